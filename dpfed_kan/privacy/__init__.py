@@ -1,0 +1,1 @@
+"""Pure mathematics of the guarantee: sampling, clipping, noise, sensitivity, accounts."""

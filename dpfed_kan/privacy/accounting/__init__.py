@@ -1,0 +1,5 @@
+"""Accounts: from a mechanism to an ε that is an upper bound, with everything it rests on."""
+
+from dpfed_kan.privacy.accounting.account import Bound, NonPrivate, PrivacyGuarantee, account
+
+__all__ = ["Bound", "NonPrivate", "PrivacyGuarantee", "account"]
