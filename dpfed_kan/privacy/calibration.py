@@ -29,9 +29,7 @@ def calibrate(mechanism: Mechanism, *, target_epsilon: float, target_delta: floa
         ValueError: If a target is out of range or no κ up to 1e9 keeps it.
     """
     check_positive("target_epsilon", target_epsilon)
-    check_number(
-        "target_delta", target_delta, low=0.0, high=1.0, low_open=True, high_open=True
-    )
+    check_number("target_delta", target_delta, low=0.0, high=1.0, low_open=True, high_open=True)
 
     def excess(log_multiplier: float) -> float:
         candidate = mechanism.with_noise_multiplier(math.exp(log_multiplier))

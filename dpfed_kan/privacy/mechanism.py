@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -34,9 +34,7 @@ class GaussianNoise:
     def __post_init__(self) -> None:
         check_number("correlation", self.correlation, low=0.0, high=1.0, high_open=True)
         if self.noise_multiplier is not None:
-            check_number(
-                "noise_multiplier", self.noise_multiplier, low=0.0, high_open=True
-            )
+            check_number("noise_multiplier", self.noise_multiplier, low=0.0, high_open=True)
 
     def row_scales(self, num_rounds: int) -> Vector:
         """Return d_t for t = 0..T−1: sqrt((1−λ^{2(T−t)})/(1−λ²)), or ones if not normalised."""
@@ -115,5 +113,5 @@ def draw_noise(
     previous = None
     if round_index > 0 and noise.correlation > 0:
         previous = standard_normals(streams, round_index=round_index - 1, dimension=dimension)
-    scale = noise.noise_multiplier * noise.row_scales(num_rounds)[round_index]
+    scale = noise.noise_multiplier * float(noise.row_scales(num_rounds)[round_index])
     return scale * correlate(current, previous, correlation=noise.correlation)

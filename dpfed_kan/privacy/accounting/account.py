@@ -139,9 +139,7 @@ def account(
     if not isinstance(mechanism, Mechanism):
         raise TypeError(f"there is no account for {type(mechanism).__name__}")
     advice = "a δ near 1/n lets whole records leak; use one well below"
-    check_number(
-        "delta", delta, low=0.0, high=1.0, low_open=True, high_open=True, advice=advice
-    )
+    check_number("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True, advice=advice)
     rounds = mechanism.num_rounds if num_rounds is None else num_rounds
     check_count("num_rounds", rounds, low=0)
     if rounds > mechanism.num_rounds:
@@ -211,9 +209,7 @@ def _bounds(mechanism: Mechanism, rounds: int, delta: float) -> list[_Computatio
             raise TypeError(f"there is no account for {type(mechanism.sampling).__name__} sampling")
 
 
-def _one_gaussian(
-    mechanism: Mechanism, sensitivity: float, delta: float
-) -> tuple[float, str, str]:
+def _one_gaussian(mechanism: Mechanism, sensitivity: float, delta: float) -> tuple[float, str, str]:
     mu = mechanism.sensitivity_factor * sensitivity / mechanism.noise_multiplier
     return (
         gaussian_epsilon(delta=delta, mu=mu),

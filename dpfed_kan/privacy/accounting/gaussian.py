@@ -51,7 +51,9 @@ def gaussian_epsilon(*, delta: float, mu: float) -> float:
     while gaussian_delta(epsilon=high, mu=mu) > delta:
         high *= 2
     root = float(
-        brentq(lambda e: gaussian_delta(epsilon=e, mu=mu) - delta, 0.0, high, xtol=1e-13, rtol=1e-14)
+        brentq(
+            lambda e: gaussian_delta(epsilon=e, mu=mu) - delta, 0.0, high, xtol=1e-13, rtol=1e-14
+        )
     )
     while gaussian_delta(epsilon=root, mu=mu) > delta:
         root = root * (1 + _RELATIVE_SLACK) + 1e-15
