@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -31,8 +31,7 @@ class RunProgress:
         self._task = self._progress.add_task("rounds", total=None, loss="-", epsilon="-")
 
     def __enter__(self) -> Self:
-        """Start drawing."""
-        self._progress.start()
+        """Draw from the first round on: an error before it has the screen to itself."""
         return self
 
     def __exit__(
@@ -46,7 +45,8 @@ class RunProgress:
 
     def __call__(self, progress: RoundProgress) -> None:
         """Show one more round."""
-        shown = {}
+        self._progress.start()
+        shown: dict[str, Any] = {}
         if progress.utility is not None:
             shown["loss"] = f"{progress.utility.loss:.3f}"
         if progress.epsilon is not None:

@@ -69,8 +69,8 @@ def _resumable(resume_dir: str) -> Path:
     ]
     if others:
         raise ValueError(
-            f"resume={resume_dir} continues a run under its own plan and accounted number of rounds; "
-            f"remove {', '.join(others)}, or start a new run with them"
+            f"resume={resume_dir} continues a run under its own plan, which its account covers and "
+            f"nothing else: remove {', '.join(others)}, or start a new run with them"
         )
     return Path(hydra.utils.to_absolute_path(resume_dir))
 
@@ -90,8 +90,10 @@ def _explain(error: HydraException) -> str:
     known = list(_keys(_defaults()))
     for word in words:
         close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-        if "." in word and close and word not in known:
+        if close and word not in known and f"override '{word}'" in text:
             return f"{word}: unknown setting; did you mean {close[0]}?"
+    if text.startswith("Could not override"):
+        return f"{text.splitlines()[0]} There are {', '.join(_defaults())}"
     return text
 
 
@@ -117,7 +119,10 @@ def main() -> None:
     except HydraException as error:
         sys.exit(f"error: {_explain(error)}")
     except OSError as error:
-        sys.exit(f"error: {error.filename or 'the output directory'}: {error.strerror}")
+        sys.exit(
+            f"error: the output directory cannot be written to: {error.filename}: "
+            f"{error.strerror}; choose another with hydra.run.dir=... (hydra.sweep.dir with -m)"
+        )
     except KeyboardInterrupt:
         print("interrupted; rounds that were released stay in the ledger", file=sys.stderr)
         sys.exit(_INTERRUPTED)

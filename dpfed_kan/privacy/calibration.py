@@ -40,9 +40,9 @@ def calibrate(mechanism: Mechanism, *, target_epsilon: float, target_delta: floa
         high += 2.0
         if high > math.log(_HIGHEST):
             raise ValueError(
-                f"no noise multiplier up to {_HIGHEST:g} keeps target_epsilon={target_epsilon:g} at "
-                f"target_delta={target_delta:g}; use fewer rounds, a smaller sampling_prob or a "
-                "larger target"
+                f"no noise multiplier up to {_HIGHEST:g} keeps target_epsilon={target_epsilon:g} "
+                f"at target_delta={target_delta:g}; use fewer rounds, a smaller sampling_prob or "
+                "a larger target"
             )
     low = high - 0.5
     while excess(low) <= 0:
