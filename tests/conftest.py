@@ -16,15 +16,15 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
+def shared_dir() -> Path:
     if not SHARED.is_dir():
         pytest.skip("needs ../shared, which is laid beside the checkout of this project's machines")
     return SHARED
 
 
 @pytest.fixture(scope="session")
-def oracle(shared: Path) -> Any:
+def oracle(shared_dir: Path) -> Any:
     def load(name: str) -> Any:
-        return json.loads((shared / "oracles" / f"{name}.json").read_text())
+        return json.loads((shared_dir / "oracles" / f"{name}.json").read_text())
 
     return load

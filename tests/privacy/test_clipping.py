@@ -9,7 +9,9 @@ from hypothesis.extra import numpy as hnp
 from dpfed_kan.privacy.clipping import GradientBlock, clip_and_sum, clip_factors, squared_norms
 
 
-def blocks_of(rng: np.random.Generator, count: int, *shapes: tuple[int, int]) -> list[GradientBlock]:
+def blocks_of(
+    rng: np.random.Generator, count: int, *shapes: tuple[int, int]
+) -> list[GradientBlock]:
     return [
         GradientBlock(left=rng.normal(size=(count, r)), right=rng.normal(size=(count, s)))
         for r, s in shapes
@@ -56,8 +58,10 @@ def test_one_record_moves_the_sum_by_at_most_the_clip(
 ) -> None:
     factors = clip_factors([GradientBlock(left=left, right=right)], l2_clip_norm=clip)
     for i in range(5):
-        mine = np.longdouble(factors[i]) * np.linalg.norm(left[i].astype(np.longdouble)) * (
-            np.linalg.norm(right[i].astype(np.longdouble))
+        mine = (
+            np.longdouble(factors[i])
+            * np.linalg.norm(left[i].astype(np.longdouble))
+            * (np.linalg.norm(right[i].astype(np.longdouble)))
         )
         assert mine <= clip * (1 + 1e-14)
 
