@@ -13,7 +13,6 @@ from threadpoolctl import threadpool_limits
 from dpfed_kan.evaluation import Utility, evaluate
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.server import Server, rounds
-from dpfed_kan.flower.client_app import client_app
 from dpfed_kan.flower.exchange import meet_sites
 from dpfed_kan.flower.runtimes import Grid
 from dpfed_kan.kan import decision_function
@@ -80,6 +79,7 @@ def run(
     *,
     stop_after: int | None = None,
     listener: Listener | None = None,
+    grid: Grid | None = None,
 ) -> Run:
     """Train from the start.
 
@@ -88,6 +88,8 @@ def run(
         output_dir: Holds no run yet; created if absent.
         stop_after: Stop once this many rounds are over, as an interruption would.
         listener: Told of every round.
+        grid: Of sites that run already, under `flwr run`; None to have the experiment's
+            runtime start them.
 
     Raises:
         ValueError: If the experiment cannot keep its promises; nothing is written then.
@@ -96,7 +98,7 @@ def run(
     streams = experiment.streams()
     plan = _plan(experiment, streams)
     directory = RunDirectory.create(output_dir, experiment=experiment, streams=streams)
-    return _train(plan, directory, stop_after=stop_after, listener=listener)
+    return _train(plan, directory, stop_after=stop_after, listener=listener, grid=grid)
 
 
 def resume(
@@ -151,7 +153,12 @@ def _plan(experiment: Experiment, streams: Streams) -> _Plan:
 
 
 def _train(
-    plan: _Plan, directory: RunDirectory, *, stop_after: int | None, listener: Listener | None
+    plan: _Plan,
+    directory: RunDirectory,
+    *,
+    stop_after: int | None,
+    listener: Listener | None,
+    grid: Grid | None = None,
 ) -> Run:
     experiment, server, held_out = plan.experiment, plan.server, plan.sites.federation.held_out
     delta = experiment.privacy.target_delta
@@ -197,10 +204,11 @@ def _train(
     start = time.perf_counter()
     already = stop_after is not None and state.num_steps >= stop_after
     if state.num_steps < experiment.num_rounds and not already:
-        with threadpool_limits(experiment.runtime.num_threads):
-            experiment.runtime.run(
-                client_app(plan.sites), num_sites=len(server.num_records), main=main
-            )
+        if grid is None:
+            experiment.runtime.run(plan.sites, num_sites=len(server.num_records), main=main)
+        else:
+            with threadpool_limits(experiment.runtime.num_threads):
+                main(grid)
     guarantee = ledger.spent(delta=delta, cross_check=True)
     return Run(
         experiment=experiment,

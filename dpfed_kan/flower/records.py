@@ -6,7 +6,9 @@ An array is the bytes of a `.npy` file, as Flower's own, written and read withou
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeGuard
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -23,10 +25,33 @@ class WireError(ValueError):
     """A message is not what it should be."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a site says of itself before round 0: all public.
+
+    Args:
+        site: Its name.
+        num_records: n_k.
+        num_params: D, of the model that it built.
+    """
+
+    site: str
+    num_records: int
+    num_params: int
+
+
 def encode_vector(vector: Vector) -> Array:
-    """Return a float64 vector as a Flower array."""
-    data = _npy_header(len(vector)) + np.ascontiguousarray(vector, dtype="<f8").tobytes()
-    return Array(_DTYPE, (len(vector),), _STYPE, data)
+    """Return a float64 vector as a Flower array.
+
+    Raises:
+        WireError: If it is anything else: nothing is converted on the way out.
+    """
+    if vector.dtype != np.float64 or vector.ndim != 1:
+        raise WireError(f"expected a float64 vector, got {vector.dtype} of shape {vector.shape}")
+    contiguous = np.ascontiguousarray(vector, dtype="<f8")
+    return Array(
+        _DTYPE, (len(vector),), _STYPE, b"".join((_npy_header(len(vector)), contiguous.data))
+    )
 
 
 def decode_vector(array: Array) -> Vector:
@@ -67,9 +92,9 @@ def decode_broadcast(content: RecordDict) -> tuple[Broadcast, str]:
         WireError: If names or types differ from `encode_broadcast`'s.
     """
     params = _only_array(content, _PARAMS)
-    config = content.config_records.get("config", ConfigRecord())
+    config = _config(content)
     round_index, settings = config.get(_ROUND), config.get("settings")
-    if not isinstance(round_index, int) or not isinstance(settings, str):
+    if not _is_index(round_index) or not isinstance(settings, str):
         raise WireError("expected a broadcast with round_index and settings")
     return Broadcast(round_index=round_index, params=params), settings
 
@@ -91,11 +116,43 @@ def decode_reply(content: RecordDict) -> Reply:
         WireError: If names or types differ from `encode_reply`'s.
     """
     value = _only_array(content, _SUM)
-    config = content.config_records.get("config", ConfigRecord())
+    config = _config(content)
     round_index, site = config.get(_ROUND), config.get(_SITE)
-    if not isinstance(round_index, int) or not isinstance(site, str):
+    if not _is_index(round_index) or not isinstance(site, str):
         raise WireError("expected a reply with round_index and site")
     return Reply(site=site, round_index=round_index, value=value)
+
+
+def encode_facts(facts: Facts) -> RecordDict:
+    """Return a site's facts as a record."""
+    config = ConfigRecord()
+    config[_SITE] = facts.site
+    config["num_records"] = facts.num_records
+    config["num_params"] = facts.num_params
+    return RecordDict({"config": config})
+
+
+def decode_facts(content: RecordDict) -> Facts:
+    """Return the facts.
+
+    Raises:
+        WireError: If names or types differ from `encode_facts`'s.
+    """
+    config = _config(content)
+    site, num_records, num_params = (
+        config.get(name) for name in (_SITE, "num_records", "num_params")
+    )
+    if not isinstance(site, str) or not _is_index(num_records) or not _is_index(num_params):
+        raise WireError("expected an answer with site, num_records and num_params")
+    return Facts(site=site, num_records=num_records, num_params=num_params)
+
+
+def _config(content: RecordDict) -> ConfigRecord:
+    return content.config_records.get("config", ConfigRecord())
+
+
+def _is_index(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _only_array(content: RecordDict, name: str) -> Vector:

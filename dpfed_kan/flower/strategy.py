@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -50,6 +50,7 @@ class PrivateStrategy(Strategy):
         self._exchange = exchange
         self._streams = streams
         self._ledger = ledger
+        self._sent: Sequence[Message] = ()
 
     @property
     def initial_arrays(self) -> ArrayRecord:
@@ -62,12 +63,21 @@ class PrivateStrategy(Strategy):
         """Return the broadcast messages of a round.
 
         Raises:
-            ValueError: If `arrays` are not the params of the last release.
+            ValueError: If `arrays` are not the params of the last release, or all planned rounds
+                are over.
         """
-        if decode_vector(arrays[_ARRAY]).tobytes() != self.state.params.tobytes():
+        round_index = self.state.num_steps
+        if round_index >= self.server.mechanism.num_rounds:
+            raise ValueError(
+                f"all {round_index} rounds that were planned and accounted for are over"
+            )
+        ours = list(arrays) == [_ARRAY]
+        if not ours or decode_vector(arrays[_ARRAY]).tobytes() != self.state.params.tobytes():
             raise ValueError("expected the params of the last release; only a release moves them")
-        broadcast = Broadcast(round_index=self.state.num_steps, params=self.state.params)
-        return self._exchange.messages(broadcast)
+        self._sent = self._exchange.messages(
+            Broadcast(round_index=round_index, params=self.state.params)
+        )
+        return self._sent
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -76,7 +86,7 @@ class PrivateStrategy(Strategy):
         round_index = self.state.num_steps
         self.state = self.server.finish_round(
             self.state,
-            self._exchange.decode(replies, where=f"round {round_index}"),
+            self._exchange.decode(replies, sent=self._sent, round_index=round_index),
             round_index=round_index,
             streams=self._streams,
             ledger=self._ledger,
