@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from dpfed_kan.federated.site import Broadcast, Reply
 from dpfed_kan.privacy.clipping import ClippedSum, Vector
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.mechanism import Mechanism
+from dpfed_kan.privacy.noising import standard_normals
 from dpfed_kan.streams import Streams
 from dpfed_kan.update.sgd import ProjectedSGD, SGDState
 
@@ -101,7 +103,8 @@ class Server:
                 f"got {reply.value.dtype} of shape {reply.value.shape}"
             )
         largest = self.num_records[reply.site] * self.mechanism.l2_clip_norm
-        norm = math.sqrt(float(np.square(reply.value).sum()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            norm = math.sqrt(float(reply.value @ reply.value))
         if not math.isfinite(norm):
             raise RoundRefused(f"{where}: the sum is not finite")
         if norm > largest * (1 + _NORM_SLACK):
@@ -131,9 +134,15 @@ def rounds(
     Yields:
         The state after each round.
     """
-    for round_index in range(state.num_steps, server.mechanism.num_rounds):
-        replies = exchange(Broadcast(round_index=round_index, params=state.params))
-        state = server.finish_round(
-            state, replies, round_index=round_index, streams=streams, ledger=ledger
-        )
-        yield state
+    dimension = len(state.params)
+    with ThreadPoolExecutor(max_workers=1) as second_core:
+        for round_index in range(state.num_steps, server.mechanism.num_rounds):
+            drawn = second_core.submit(  # Z_t, remembered until it is added to the sum
+                standard_normals, streams, round_index=round_index, dimension=dimension
+            )
+            replies = exchange(Broadcast(round_index=round_index, params=state.params))
+            drawn.result()
+            state = server.finish_round(
+                state, replies, round_index=round_index, streams=streams, ledger=ledger
+            )
+            yield state

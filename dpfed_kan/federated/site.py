@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -95,7 +96,9 @@ class Site:
                 f"expected params of shape ({self.gradients.num_params},), "
                 f"got {broadcast.params.shape}"
             )
-        if not np.isfinite(broadcast.params).all():
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = float(broadcast.params @ broadcast.params)
+        if not math.isfinite(square):
             raise ValueError("expected finite params in the broadcast")
         blocks = self.gradients.blocks(broadcast.params, self.draw(broadcast.round_index))
         total = clip_and_sum(blocks, l2_clip_norm=self.l2_clip_norm)

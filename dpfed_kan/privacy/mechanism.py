@@ -144,6 +144,6 @@ class Mechanism:
             noise_multiplier=self.noise_multiplier,
             correlation=self.noise.correlation,
             column_normalized=self.noise.column_normalized,
-            release_sha256=hashlib.sha256(value.tobytes()).hexdigest(),
+            release_sha256=hashlib.sha256(value.data).hexdigest(),
         )
         return Release(value=value, event=event)
