@@ -148,7 +148,8 @@ def decode_facts(content: RecordDict) -> Facts:
 
 
 def _config(content: RecordDict) -> ConfigRecord:
-    return content.config_records.get("config", ConfigRecord())
+    config = content.get("config")
+    return config if isinstance(config, ConfigRecord) else ConfigRecord()
 
 
 def _is_index(value: object) -> TypeGuard[int]:
@@ -156,10 +157,11 @@ def _is_index(value: object) -> TypeGuard[int]:
 
 
 def _only_array(content: RecordDict, name: str) -> Vector:
-    arrays = content.array_records.get("arrays", ArrayRecord())
-    if list(content.array_records) != ["arrays"] or list(arrays) != [name]:
-        found = sorted(key for record in content.array_records.values() for key in record)
-        raise WireError(f"expected one array named {name!r}, got {found}")
+    arrays = content.get("arrays")
+    if set(content) != {"arrays", "config"} or not isinstance(arrays, ArrayRecord):
+        raise WireError(f"expected the records arrays and config, got {sorted(content)}")
+    if list(arrays) != [name]:
+        raise WireError(f"expected one array named {name!r}, got {sorted(arrays)}")
     return decode_vector(arrays[name])
 
 

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from dpfed_kan.federated.server import RoundRefused, Server
 from dpfed_kan.federated.site import Broadcast, Reply
@@ -230,7 +230,7 @@ def test_a_message_of_an_earlier_round_is_refused_and_the_site_named(federation)
 
 def test_a_malformed_reply_is_refused_and_the_site_named(federation):
     def tamper(replies):
-        arrays = RecordDict({"arrays": ArrayRecord()})
+        arrays = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
         return [replies[0], replace_content(replies[1], arrays), replies[2]]
 
     with pytest.raises(RoundRefused, match=r"site-2: expected one array named 'clipped_sum'"):
