@@ -49,9 +49,7 @@ def full_batch_sensitivity(noise: Noise, *, num_rounds: int, horizon: int) -> fl
     return encoded_norm(noise, np.ones(num_rounds), horizon=horizon)
 
 
-def cyclic_sensitivity(
-    noise: Noise, *, num_batches: int, num_rounds: int, horizon: int
-) -> float:
+def cyclic_sensitivity(noise: Noise, *, num_batches: int, num_rounds: int, horizon: int) -> float:
     """Return max over slots j of ‖Σ_e C[:, j + e b]‖, a record once every b rounds.
 
     Without normalisation the first slot is the maximum (Toeplitz with non-negative,

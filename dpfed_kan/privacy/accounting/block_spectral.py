@@ -29,16 +29,22 @@ from dpfed_kan.privacy.mechanism import NeighboringRelation
 from dpfed_kan.privacy.noising import Noise
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
-_SCALE_STEP = math.log1p(0.004)
+_WEIGHT_STEP = math.log1p(0.004)
 _PATIENCE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """`count` blocks of `width` rounds whose noise is scaled by at least `scale`."""
+    """Blocks of rounds that are accounted for alike.
 
-    width: int
-    scale: float
+    Args:
+        weights: At least 1/d_t of each round, shape (w,).
+        is_last: Whether it is the last block of the run.
+        count: How many of them there are.
+    """
+
+    weights: tuple[float, ...]
+    is_last: bool
     count: int
 
 
@@ -53,22 +59,17 @@ class BlockBound:
 def cut_into_blocks(noise: Noise, *, width: int, num_rounds: int, horizon: int) -> list[Blocks]:
     """Return the blocks, the remainder last, equal ones together.
 
-    With column normalisation a block's noise is D A Dᵀ, D its row scales: since A⁻¹ has no negative
-    entry, (D A D)⁻¹ ≤ A⁻¹/min(D)² entry by entry, so the block's norms are at most s(x)/min(D).
-    The row scales decrease; they are rounded down to few values.
+    With column normalisation the noise of a block is D A D, D its row scales, and the norms are
+    sqrt(xᵀ D⁻¹ A⁻¹ D⁻¹ x). A⁻¹ has no negative entry, so that 1/d_t may be rounded up: to few values,
+    for many equal blocks.
     """
-    widths = [width] * (num_rounds // width)
-    if num_rounds % width:
-        widths.append(num_rounds % width)
-    ends = np.cumsum(widths) - 1
-    scales = noise.row_scales(horizon)[ends]
-    largest = float(scales[0])
-    steps = np.ceil(np.log(largest / scales) / _SCALE_STEP - 1e-9)
-    rounded = largest * np.exp(-steps * _SCALE_STEP)
-    blocks: dict[tuple[int, float], int] = {}
-    for key in zip(widths, rounded.tolist(), strict=True):
+    steps = np.floor(np.log(noise.row_scales(horizon)[:num_rounds]) / _WEIGHT_STEP + 1e-9)
+    weights = np.exp(-steps * _WEIGHT_STEP).tolist()
+    blocks: dict[tuple[tuple[float, ...], bool], int] = {}
+    for start in range(0, num_rounds, width):
+        key = (tuple(weights[start : start + width]), start + width >= num_rounds)
         blocks[key] = blocks.get(key, 0) + 1
-    return [Blocks(width=w, scale=s, count=c) for (w, s), c in blocks.items()]
+    return [Blocks(weights=w, is_last=last, count=count) for (w, last), count in blocks.items()]
 
 
 def block_spectral_loss(
@@ -104,13 +105,16 @@ def block_spectral_loss(
     return composed(
         [
             repeated(
-                mixture_loss(
-                    _law(noise.correlation, blocks.width, sampling_prob, resolution).scaled(
-                        1 / (blocks.scale * noise_multiplier)
-                    ),
-                    neighboring_relation=neighboring_relation,
-                    interval=interval,
-                    cutoff=cutoff / num_rounds,
+                _one_block(
+                    blocks.weights,
+                    blocks.is_last,
+                    noise.correlation,
+                    noise_multiplier,
+                    sampling_prob,
+                    neighboring_relation,
+                    interval,
+                    cutoff / num_rounds,
+                    resolution,
                 ),
                 blocks.count,
             )
@@ -192,8 +196,38 @@ def block_spectral_epsilon(
     return BlockBound(epsilon=min(fine, best.epsilon), width=best.width)
 
 
-@lru_cache(maxsize=128)
-def _law(correlation: float, width: int, sampling_prob: float, resolution: float) -> NormLaw:
+@lru_cache(maxsize=64)
+def _one_block(
+    weights: tuple[float, ...],
+    is_last: bool,
+    correlation: float,
+    noise_multiplier: float,
+    sampling_prob: float,
+    neighboring_relation: NeighboringRelation,
+    interval: float,
+    cutoff: float,
+    resolution: float,
+) -> LossDistribution:
+    return mixture_loss(
+        _law(weights, is_last, correlation, sampling_prob, resolution).scaled(1 / noise_multiplier),
+        neighboring_relation=neighboring_relation,
+        interval=interval,
+        cutoff=cutoff,
+    )
+
+
+@lru_cache(maxsize=512)
+def _law(
+    weights: tuple[float, ...],
+    is_last: bool,
+    correlation: float,
+    sampling_prob: float,
+    resolution: float,
+) -> NormLaw:
     return block_law(
-        correlation=correlation, width=width, sampling_prob=sampling_prob, resolution=resolution
+        correlation=correlation,
+        weights=weights,
+        is_last=is_last,
+        sampling_prob=sampling_prob,
+        resolution=resolution,
     )

@@ -28,7 +28,6 @@ For λ > 0 both rest on independent noise of std σ = κ/‖C‖₂ (spectral.py
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import log_ndtr
@@ -43,26 +42,13 @@ from dpfed_kan.privacy.accounting.loss_distribution import (
     loss_epsilon,
     repeated,
 )
-from dpfed_kan.privacy.accounting.patterns import run_law
+from dpfed_kan.privacy.accounting.patterns import has_run_law, run_law
 from dpfed_kan.privacy.accounting.poisson import poisson_epsilon
 from dpfed_kan.privacy.accounting.revealed_pattern import revealed_pattern_epsilon
 from dpfed_kan.privacy.accounting.spectral import independent_noise
 from dpfed_kan.privacy.clipping import Vector
 from dpfed_kan.privacy.mechanism import NeighboringRelation
 from dpfed_kan.privacy.noising import Noise
-
-
-@dataclass(frozen=True, kw_only=True)
-class FixedSizeBounds:
-    """Both bounds on ε; None where a run is too long for the law of its patterns."""
-
-    amplified: float
-    revealed: float | None
-
-    @property
-    def epsilon(self) -> float:
-        """The smaller one."""
-        return self.amplified if self.revealed is None else min(self.amplified, self.revealed)
 
 
 def fixed_size_epsilon(
@@ -75,8 +61,8 @@ def fixed_size_epsilon(
     horizon: int,
     delta: float,
     neighboring_relation: NeighboringRelation,
-) -> FixedSizeBounds:
-    """Return both bounds for batches of B of n records drawn without replacement.
+) -> float:
+    """Return the smaller bound for batches of B of n records drawn without replacement.
 
     Args:
         noise: Gives λ and the row scales.
@@ -93,8 +79,9 @@ def fixed_size_epsilon(
     """
     check_count("batch_size", batch_size)
     check_count("num_records", num_records, low=batch_size, advice="a batch cannot be larger")
+    prob = batch_size / num_records
     amplified = fixed_size_amplified_epsilon(
-        inclusion_prob=batch_size / num_records,
+        inclusion_prob=prob,
         noise_multiplier=independent_noise(
             noise, noise_multiplier=noise_multiplier, num_rounds=num_rounds, horizon=horizon
         ),
@@ -102,44 +89,22 @@ def fixed_size_epsilon(
         delta=delta,
         neighboring_relation=neighboring_relation,
     )
-    revealed = fixed_size_revealed_epsilon(
-        noise,
-        noise_multiplier=noise_multiplier,
-        inclusion_prob=batch_size / num_records,
-        num_rounds=num_rounds,
-        horizon=horizon,
-        delta=delta,
-        neighboring_relation=neighboring_relation,
-    )
-    return FixedSizeBounds(amplified=amplified, revealed=revealed)
-
-
-def fixed_size_revealed_epsilon(
-    noise: Noise,
-    *,
-    noise_multiplier: float,
-    inclusion_prob: float,
-    num_rounds: int,
-    horizon: int,
-    delta: float,
-    neighboring_relation: NeighboringRelation,
-) -> float | None:
-    """Return the bound that gives the batches away, or None for runs that are too long."""
+    if not has_run_law(noise, num_rounds=num_rounds):
+        return amplified
     law = run_law(
         noise,
-        sampling_prob=inclusion_prob,
+        sampling_prob=prob,
         num_rounds=num_rounds,
         horizon=horizon,
         cutoff=1e-3 * delta,
     )
-    if law is None:
-        return None
-    return revealed_pattern_epsilon(
+    revealed = revealed_pattern_epsilon(
         law,
         noise_multiplier=noise_multiplier,
         sensitivity_factor=1 if neighboring_relation == "zero_out" else 2,
         delta=delta,
     )
+    return min(amplified, revealed)
 
 
 def fixed_size_amplified_epsilon(

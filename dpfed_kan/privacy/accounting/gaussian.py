@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from dpfed_kan._validate import check_number
+from dpfed_kan.privacy.clipping import Vector
 
 _RELATIVE_SLACK = 1e-12
 
@@ -35,6 +36,13 @@ def gaussian_delta(*, epsilon: float, mu: float) -> float:
     return float(np.exp(first) * -np.expm1(second - first))
 
 
+def gaussian_deltas(*, epsilon: float, mus: Vector) -> Vector:
+    """Return δ(ε) for many μ > 0 at once, shape as `mus`."""
+    first = log_ndtr(mus / 2 - epsilon / mus)
+    second = epsilon + log_ndtr(-mus / 2 - epsilon / mus)
+    return np.asarray(np.exp(first) * -np.expm1(np.minimum(second - first, 0.0)))
+
+
 def gaussian_epsilon(*, delta: float, mu: float) -> float:
     """Return the least ε with δ(ε) ≤ δ, rounded up.
 
@@ -51,7 +59,9 @@ def gaussian_epsilon(*, delta: float, mu: float) -> float:
     while gaussian_delta(epsilon=high, mu=mu) > delta:
         high *= 2
     root = float(
-        brentq(lambda e: gaussian_delta(epsilon=e, mu=mu) - delta, 0.0, high, xtol=1e-13, rtol=1e-14)
+        brentq(
+            lambda e: gaussian_delta(epsilon=e, mu=mu) - delta, 0.0, high, xtol=1e-13, rtol=1e-14
+        )
     )
     while gaussian_delta(epsilon=root, mu=mu) > delta:
         root = root * (1 + _RELATIVE_SLACK) + 1e-15

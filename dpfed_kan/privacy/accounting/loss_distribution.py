@@ -103,7 +103,9 @@ def repeated(step: LossDistribution, times: int) -> LossDistribution:
         probs = pmf.to_dense_pmf()._probs
         low, high = common.compute_self_convolve_bounds(probs, times, 1e-15)
         if high - low > MAX_CELLS:
-            raise OverflowError(f"{high - low} grid cells for {times} rounds; use a larger interval")
+            raise OverflowError(
+                f"{high - low} grid cells for {times} rounds; use a larger interval"
+            )
     return step.self_compose(times)
 
 

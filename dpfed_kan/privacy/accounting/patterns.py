@@ -18,42 +18,55 @@ from dpfed_kan.privacy.clipping import Vector
 from dpfed_kan.privacy.noising import Noise
 
 MAX_ENUMERATED = 16
+MAX_ROUNDS = 2_000
 _LEAST = 1e-3
 
 
 def block_law(
-    *, correlation: float, width: int, sampling_prob: float, resolution: float
+    *,
+    correlation: float,
+    weights: tuple[float, ...],
+    is_last: bool,
+    sampling_prob: float,
+    resolution: float,
 ) -> NormLaw:
-    """Return the law of s(x) = sqrt(xᵀ A⁻¹ x), x ∈ {0,1}^w independent Bernoulli(r).
+    """Return the law of s(x) = sqrt(xᵀ W A⁻¹ W x), x ∈ {0,1}^w independent Bernoulli(r).
 
-    A is tridiagonal: 1+λ² on the diagonal, less λ in both corners (less 2λ if w = 1), −λ beside.
-    All 2^w patterns are listed: with A = L D Lᵀ, u = L⁻¹ x has u_t = x_t + (λ/D_{t−1}) u_{t−1} and
-    s² = Σ u_t²/D_t.
+    A is tridiagonal: 1+λ² on the diagonal, less λ in both corners (less 2λ if w = 1), −λ beside; the
+    last block of a run is not cut at its end and keeps 1+λ² there. All 2^w patterns are listed:
+    with A = L D Lᵀ, u = L⁻¹ W x has u_t = x_t/d_t + (λ/D_{t−1}) u_{t−1} and s² = Σ u_t²/D_t.
 
     Args:
         correlation: λ.
-        width: w ≤ 16.
+        weights: 1/d_t of the block's rounds, W's diagonal, shape (w,), w ≤ 16.
+        is_last: Whether no block follows.
         sampling_prob: r.
         resolution: Relative rounding of the norms, upwards.
     """
-    diagonal = np.full(width, 1 + correlation**2)
+    diagonal = np.full(len(weights), 1 + correlation**2)
     diagonal[0] -= correlation
-    diagonal[-1] -= correlation
+    if not is_last:
+        diagonal[-1] -= correlation
     encoded, squares, probs = np.zeros(1), np.zeros(1), np.ones(1)
     pivot = math.inf
-    for entry in diagonal:
+    for entry, weight in zip(diagonal, weights, strict=True):
         carried = correlation / pivot * encoded
         pivot = float(entry) - correlation**2 / pivot
-        encoded = np.concatenate([carried, carried + 1])
+        encoded = np.concatenate([carried, carried + weight])
         squares = np.concatenate([squares, squares]) + encoded**2 / pivot
         probs = np.concatenate([probs * (1 - sampling_prob), probs * sampling_prob])
     return rounded_up(np.sqrt(squares) * (1 + 1e-12), probs, resolution=resolution)
 
 
+def has_run_law(noise: Noise, *, num_rounds: int) -> bool:
+    """Return whether `run_law` takes seconds rather than minutes."""
+    return noise.correlation == 0 or num_rounds <= MAX_ROUNDS
+
+
 def run_law(
     noise: Noise, *, sampling_prob: float, num_rounds: int, horizon: int, cutoff: float
-) -> NormLaw | None:
-    """Return the law of ‖C y‖ over a whole run, or None if it would take too long.
+) -> NormLaw:
+    """Return the law of ‖C y‖ over a whole run.
 
     Args:
         noise: Gives λ and the row scales.
@@ -61,7 +74,15 @@ def run_law(
         num_rounds: Rounds that happened.
         horizon: Rounds planned.
         cutoff: The most probability that may be left to unlisted norms.
+
+    Raises:
+        ValueError: If the run is too long for it (`has_run_law`).
     """
+    if not has_run_law(noise, num_rounds=num_rounds):
+        raise ValueError(
+            f"expected num_rounds={num_rounds} of at most {MAX_ROUNDS} for the law of ‖C y‖ at "
+            "correlation > 0; use the spectral bounds for longer runs"
+        )
     return _run_law(
         noise.correlation,
         noise.column_normalized,
@@ -80,24 +101,27 @@ def _run_law(
     num_rounds: int,
     row_scales: tuple[float, ...] | None,
     cutoff: float,
-) -> NormLaw | None:
+) -> NormLaw:
     if correlation == 0:
-        counts = np.arange(num_rounds + 1) if num_rounds <= 10_000 else None
-        if counts is None:
-            top = int(binom.isf(cutoff / 2, num_rounds, sampling_prob)) + 1
-            counts = np.arange(min(top, num_rounds) + 1)
-        probs = binom.pmf(counts, num_rounds, sampling_prob)
-        return NormLaw(
-            norms=np.sqrt(counts.astype(float)),
-            probs=probs / probs.sum(),
-            beyond=float(binom.sf(counts[-1], num_rounds, sampling_prob)),
-        )
-    if num_rounds > 2_000:
-        return None
+        return _binomial_law(num_rounds, sampling_prob, cutoff)
     weights = np.ones(num_rounds) if row_scales is None else 1 / np.array(row_scales)
     if num_rounds <= 12:
         return _listed(correlation, weights, sampling_prob)
     return _by_dynamic_programming(correlation, weights, sampling_prob, cutoff)
+
+
+def _binomial_law(num_rounds: int, sampling_prob: float, cutoff: float) -> NormLaw:
+    """Return the law of the square root of a binomial count; few participations round up."""
+    least = int(binom.ppf(1e-3 * cutoff, num_rounds, sampling_prob))
+    most = int(min(binom.isf(cutoff / 2, num_rounds, sampling_prob) + 1, num_rounds))
+    counts = np.arange(least, most + 1)
+    probs = binom.pmf(counts, num_rounds, sampling_prob)
+    probs[0] = binom.cdf(least, num_rounds, sampling_prob)
+    return NormLaw(
+        norms=np.sqrt(counts.astype(float)),
+        probs=probs / probs.sum(),
+        beyond=float(binom.sf(most, num_rounds, sampling_prob)),
+    )
 
 
 def _listed(correlation: float, weights: Vector, sampling_prob: float) -> NormLaw:
@@ -132,9 +156,7 @@ def _by_dynamic_programming(
     levels = top * ratio ** np.arange(num_levels)
     most = 6.0 * expected
     while True:
-        law = _one_run(
-            levels, levels_per_factor, weights, reach, sampling_prob, most / 1000, 1000
-        )
+        law = _one_run(levels, levels_per_factor, weights, reach, sampling_prob, most / 1000, 1000)
         if law.beyond <= cutoff or most > 1e6 * expected:
             return law
         most *= 1.6

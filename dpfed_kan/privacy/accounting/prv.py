@@ -50,7 +50,9 @@ class _FineMean(PrivacyRandomVariableTruncated):  # type: ignore[misc]  # untype
 
 
 class _Accountant(PRVAccountant):  # type: ignore[misc]  # untyped library
-    def __init__(self, sampling_prob: float, noise_multiplier: float, num_rounds: int, delta: float):
+    def __init__(
+        self, sampling_prob: float, noise_multiplier: float, num_rounds: int, delta: float
+    ):
         prv = PoissonSubsampledGaussianMechanism(sampling_prob, noise_multiplier)
         self.eps_error = _EPS_ERROR
         self.delta_error = 1e-3 * delta

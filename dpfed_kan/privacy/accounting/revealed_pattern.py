@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from scipy.optimize import brentq
 
-from dpfed_kan.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpfed_kan.privacy.accounting.gaussian import gaussian_deltas, gaussian_epsilon
 from dpfed_kan.privacy.accounting.mixture import NormLaw
 
 
@@ -30,11 +29,15 @@ def revealed_pattern_epsilon(
     """
     if law.beyond >= delta:
         return math.inf
-    mus = law.norms * sensitivity_factor / noise_multiplier
+    moved = law.norms > 0
+    if not moved.any():
+        return 0.0
+    mus = law.norms[moved] * sensitivity_factor / noise_multiplier
+    probs = law.probs[moved]
 
     def excess(epsilon: float) -> float:
-        deltas = np.array([gaussian_delta(epsilon=epsilon, mu=float(mu)) for mu in mus])
-        return float(deltas @ law.probs) + law.beyond - delta
+        deltas = gaussian_deltas(epsilon=epsilon, mus=mus)
+        return float(deltas @ probs) + law.beyond - delta
 
     if excess(0.0) <= 0:
         return 0.0
