@@ -14,7 +14,7 @@ from dpfed_kan.privacy.accounting.account import check_delta
 from dpfed_kan.privacy.mechanism import Mechanism
 
 _LOG_TOLERANCE, _SLOW_LOG_TOLERANCE = 1e-6, 1e-4
-_LOWEST, _START, _HIGHEST = 1e-3, 100.0, 1e9
+_LOWEST, _HIGHEST = 1e-3, 1e9
 
 Excess = Callable[[float], float]
 
@@ -25,6 +25,9 @@ def calibrate(
     target_epsilon: float,
     target_delta: float,
     num_records: int | None = None,
+    quick: bool = False,
+    tolerance: float | None = None,
+    known_multiplier: float = 100.0,
 ) -> Mechanism:
     """Return the mechanism with the least κ whose account keeps the target.
 
@@ -39,6 +42,10 @@ def calibrate(
         target_epsilon: ε > 0 that the whole horizon may spend.
         target_delta: δ in (0, 1), below 1/n where n is given.
         num_records: n; fixed-size sampling needs it, over all sites.
+        quick: Rest on the bounds that take milliseconds only: still valid, κ may be larger.
+        tolerance: How far log κ may be above its least value; None for 1e-6, or 1e-4 for the
+            slow bounds.
+        known_multiplier: Where to begin: best a κ that is known to be enough.
 
     Raises:
         ValueError: If a target is out of range or no κ up to 1e9 keeps it.
@@ -58,11 +65,16 @@ def calibrate(
     def thoroughly(log_multiplier: float) -> float:
         return excess(log_multiplier, quick=False)
 
-    high = _sufficient(quickly, target_epsilon, target_delta)
-    least = _least(quickly, high, _LOG_TOLERANCE)
+    high = math.log(known_multiplier)
+    high = _sufficient(quickly, high, target_epsilon, target_delta)
+    fine = _LOG_TOLERANCE if tolerance is None else tolerance
+    least = _least(quickly, high, fine)
+    if quick:
+        return mechanism.with_noise_multiplier(math.exp(_kept(quickly, least, fine)))
     if thoroughly(least) < -1e-3 * target_epsilon:
-        least = _least(thoroughly, least, _SLOW_LOG_TOLERANCE)
-    return mechanism.with_noise_multiplier(math.exp(_kept(thoroughly, least)))
+        fine = _SLOW_LOG_TOLERANCE if tolerance is None else tolerance
+        least = _least(thoroughly, least, fine)
+    return mechanism.with_noise_multiplier(math.exp(_kept(thoroughly, least, fine)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,13 +129,12 @@ def calibrate_sites(
     )
 
 
-def _sufficient(excess: Excess, target_epsilon: float, target_delta: float) -> float:
+def _sufficient(excess: Excess, high: float, target_epsilon: float, target_delta: float) -> float:
     """Return log κ of enough noise, from high noise upward: too little is what costs time.
 
     Raises:
         ValueError: If no κ up to 1e9 is enough.
     """
-    high = math.log(_START)
     while excess(high) > 0:
         high += 2.0
         if high > math.log(_HIGHEST):
@@ -146,9 +157,8 @@ def _least(excess: Excess, high: float, tolerance: float) -> float:
     return float(brentq(excess, low, high, xtol=tolerance, rtol=1e-12))
 
 
-def _kept(excess: Excess, log_multiplier: float) -> float:
+def _kept(excess: Excess, log_multiplier: float, step: float) -> float:
     """Return log κ at which the target is kept, verified afresh: the conservative end."""
-    step = _LOG_TOLERANCE
     while excess(log_multiplier) > 0:
         log_multiplier += step
         step *= 2

@@ -7,10 +7,11 @@ import time
 import numpy as np
 
 from dpfed_kan._validate import check_count, check_number
-from dpfed_kan.privacy.accounting.bounds import Computation, compared_figures, valid_bounds
+from dpfed_kan.privacy.accounting.bounds import Computation, valid_bounds
 from dpfed_kan.privacy.accounting.guarantee import TRUST, Bound, NonPrivate, PrivacyGuarantee
 from dpfed_kan.privacy.accounting.prv import prv_interval
 from dpfed_kan.privacy.accounting.spectral import independent_noise
+from dpfed_kan.privacy.accounting.theorem_e1 import theorem_e1_figures
 from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.sampling import Poisson
 
@@ -81,9 +82,7 @@ def account(
         best=best,
         tried=tuple(tried),
         check=check,
-        compared=tuple(
-            _timed(figure, best.epsilon) for figure in compared_figures(mechanism, rounds, delta)
-        ),
+        compared=theorem_e1_figures(mechanism, rounds, delta),
     )
 
 

@@ -59,9 +59,9 @@ class BlockBound:
 def cut_into_blocks(noise: Noise, *, width: int, num_rounds: int, horizon: int) -> list[Blocks]:
     """Return the blocks, the remainder last, equal ones together.
 
-    With column normalisation the noise of a block is D A D, D its row scales, and the norms are
-    sqrt(xᵀ D⁻¹ A⁻¹ D⁻¹ x). A⁻¹ has no negative entry, so that 1/d_t may be rounded up: to few values,
-    for many equal blocks.
+    With column normalisation a block's noise is D A D, D its row scales, and its norms are
+    sqrt(xᵀ D⁻¹ A⁻¹ D⁻¹ x). A⁻¹ has no negative entry, so that 1/d_t may be rounded up: to few
+    values, for many equal blocks.
     """
     steps = np.floor(np.log(noise.row_scales(horizon)[:num_rounds]) / _WEIGHT_STEP + 1e-9)
     weights = np.exp(-steps * _WEIGHT_STEP).tolist()

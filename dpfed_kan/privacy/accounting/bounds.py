@@ -32,7 +32,6 @@ from dpfed_kan.privacy.accounting.norm_mixture import norm_mixture_epsilon
 from dpfed_kan.privacy.accounting.patterns import has_run_law, run_law
 from dpfed_kan.privacy.accounting.revealed_pattern import revealed_pattern_epsilon
 from dpfed_kan.privacy.accounting.spectral import independent_noise, spectral_epsilon
-from dpfed_kan.privacy.accounting.theorem_e1 import theorem_e1_epsilon
 from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
 from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.noising import NoNoise
@@ -128,36 +127,6 @@ def inclusion_prob(batch_size: int, num_records: int | None) -> float:
         )
     check_count("num_records", num_records, low=batch_size, advice="a batch cannot be larger")
     return batch_size / num_records
-
-
-def compared_figures(mechanism: Mechanism, num_rounds: int, delta: float) -> list[Computation]:
-    """Return figures to show beside the bounds, which are never the answer."""
-    sampling, noise = mechanism.sampling, mechanism.noise
-    if not isinstance(sampling, Poisson) or noise.column_normalized or num_rounds == 0:
-        return []
-    if mechanism.neighboring_relation == "replace_one":
-        return []
-
-    def figure(exact_quantile: bool) -> Computation:
-        epsilon = theorem_e1_epsilon(
-            correlation=noise.correlation,
-            noise_multiplier=mechanism.noise_multiplier,
-            sampling_prob=sampling.sampling_prob,
-            num_rounds=num_rounds,
-            delta=delta,
-            exact_quantile=exact_quantile,
-        )
-        tail = "with the exact binomial quantile" if exact_quantile else "as printed"
-        proof = "proven for ε ≤ 1 only" if exact_quantile else "its Chernoff tail can exceed δ/2"
-        return Computation(
-            compute=lambda _: (
-                epsilon,
-                f"Theorem E.1 of arXiv 2605.12648, {tail}: comparison only",
-            ),
-            assumption=f"Poisson sampling; {proof}",
-        )
-
-    return [figure(False), figure(True)]
 
 
 def _full_participation(

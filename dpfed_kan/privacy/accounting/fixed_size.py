@@ -12,15 +12,15 @@ each holds the record with probability B/n. Under add-or-remove the batch law di
 batches so that another record takes the removed one's place: two clip norms.
 
 Amplification at sensitivity 2. Draw R of B−1 of the other records and one more, j: the batch is
-R ∪ {i} with probability r = B/n, else R ∪ {j}; both are uniform. Given R and j the pair of one round
-is P = (1−r) N(a) + r N(b), Q = (1−r) N(a) + r N(c), a, b, c of record j, of i, and of i changed (c = 0
-for zero-out), at distances of at most 2 clip norms. By advanced joint convexity (Balle, Barthe,
-Gaboardi, arXiv 1807.01647, theorems 2 and 9), for ε' = log(1 + r(e^ε − 1)), ε ≥ 0,
+R ∪ {i} with probability r = B/n, else R ∪ {j}; both are uniform. Given R and j the pair of one
+round is P = (1−r) N(a) + r N(b), Q = (1−r) N(a) + r N(c), with a of record j, b of i, and c of i
+changed (0 for zero-out), at distances of at most 2 clip norms. By advanced joint convexity (Balle,
+Barthe, Gaboardi, arXiv 1807.01647, theorems 2 and 9), for ε' = log(1 + r(e^ε − 1)), ε ≥ 0,
     δ'(ε') = r ((1−β) H_ε(N(b)‖N(a)) + β H_ε(N(b)‖N(c))) ≤ r δ_Gauss(ε; 2/σ),
-and the same with P and Q exchanged, so that δ'(−ε') ≤ 1 − e^{−ε'} + e^{−ε'} δ'(ε'). This symmetric curve
-is convex in e^ε (its slopes at 0 are a − 1 + r(1 − 2a) ≤ −a, a = Φ(−1/σ) ≤ 1/2): it is the curve of a
-dominating pair, and T adaptive rounds are its T-fold composition. The pairs of Poisson removal and
-addition, each composed by itself, are smaller and are not used: neither of them dominates alone.
+and the same with P and Q exchanged, so that δ'(−ε') ≤ 1 − e^{−ε'} + e^{−ε'} δ'(ε'). This symmetric
+curve is convex in e^ε (its slopes at 1 are a − 1 + r(1 − 2a) ≤ −a, a = Φ(−1/σ) ≤ 1/2): it is that
+of a dominating pair, and T adaptive rounds are its T-fold composition. The pairs of Poisson removal
+and addition, each composed by itself, are smaller and not used: neither of them dominates alone.
 Under add-or-remove Q = N(a), which is the Poisson pair at sensitivity 2, in both directions.
 For λ > 0 both rest on independent noise of std σ = κ/‖C‖₂ (spectral.py).
 """

@@ -65,10 +65,11 @@ class PrivacyGuarantee:
     @property
     def sentence(self) -> str:
         """The guarantee in one sentence."""
+        relation = self.neighboring_relation.replace("_", "-")
         return (
             f"({self.epsilon:.4g}, {self.delta:g})-differential privacy of one {self.unit} under "
-            f"{self.neighboring_relation.replace('_', '-')} neighbours, for {self.num_rounds} rounds "
-            f"of {self.sampling} sampling with {self.noise} (κ={self.noise_multiplier:.4g}); "
+            f"{relation} neighbours, for {self.num_rounds} rounds of {self.sampling} sampling "
+            f"with {self.noise} (κ={self.noise_multiplier:.4g}); "
             f"trusted: {self.trust}; accountant: {self.best.method}"
         )
 

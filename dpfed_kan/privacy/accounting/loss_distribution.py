@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import reduce
+from typing import TypeAlias
 
 import numpy as np
 from dp_accounting.pld import common, pld_pmf
@@ -24,7 +25,7 @@ from dpfed_kan.privacy.accounting.mixture import (
 from dpfed_kan.privacy.clipping import Vector
 from dpfed_kan.privacy.mechanism import NeighboringRelation
 
-LossDistribution = pld.PrivacyLossDistribution
+LossDistribution: TypeAlias = pld.PrivacyLossDistribution
 
 MAX_CELLS = 8_000_000
 _MAX_STEP_CELLS = 200_000
@@ -86,7 +87,7 @@ def connect_the_dots(
     first, last = math.floor(low / interval), math.ceil(high / interval)
     if last - first > 4 * _MAX_STEP_CELLS:
         raise OverflowError(f"{last - first} grid cells for one step; use a larger interval")
-    deltas = curve(np.arange(first, last + 1) * interval)
+    deltas = curve(np.arange(first, last + 1, dtype=float) * interval)
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, first, last, deltas)
     return pmf.to_dense_pmf()
 
@@ -101,6 +102,8 @@ def repeated(step: LossDistribution, times: int) -> LossDistribution:
         return step
     for pmf in (step._pmf_remove, step._pmf_add):
         probs = pmf.to_dense_pmf()._probs
+        if len(probs) * times <= MAX_CELLS:
+            continue
         low, high = common.compute_self_convolve_bounds(probs, times, 1e-15)
         if high - low > MAX_CELLS:
             raise OverflowError(

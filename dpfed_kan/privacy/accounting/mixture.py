@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import logsumexp, ndtr
+from scipy.special import ndtr
 
 from dpfed_kan.privacy.clipping import Vector
 from dpfed_kan.privacy.mechanism import NeighboringRelation
@@ -25,7 +25,7 @@ Direction = Literal["remove", "add", "replace"]
 _REACH = 12.0  # beyond 12 standard deviations lies less than 2e-33
 _SHORT_REACH = 7.5  # 3e-14, on the side where rounding up costs no infinite loss
 _NEWTON_STEPS = 3
-_CHUNK = 2_000_000
+_CHUNK = 400_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def rounded_up(norms: Vector, probs: Vector, *, resolution: float) -> NormLaw:
     A larger norm raises every convex functional of the loss, so the result dominates.
     """
     values, inverse = np.unique(norms, return_inverse=True)
-    weights = np.bincount(inverse, weights=probs)
+    weights: Vector = np.bincount(inverse, weights=probs).astype(float)
     if len(values) > 64 and resolution > 0:
         smallest = float(values[values > 0][0])
         step = math.log1p(resolution)
@@ -66,7 +66,7 @@ def rounded_up(norms: Vector, probs: Vector, *, resolution: float) -> NormLaw:
         positive = values > 0
         cell[positive] = np.ceil(np.log(values[positive] / smallest) / step - 1e-9)
         cells, inverse = np.unique(cell, return_inverse=True)
-        weights = np.bincount(inverse, weights=weights)
+        weights = np.bincount(inverse, weights=weights).astype(float)
         tops = np.zeros(len(cells))
         np.maximum.at(tops, inverse, values)
         values = tops
@@ -173,9 +173,12 @@ def _log_mean_exp(law: NormLaw, z: Vector) -> tuple[Vector, Vector]:
     for start in range(0, len(z), size):
         part = slice(start, start + size)
         exponent = np.multiply.outer(z[part], law.norms) + offset
-        total = logsumexp(exponent, axis=1)
-        value[part] = total
-        mean[part] = np.exp(exponent - total[:, None]) @ law.norms
+        peak = exponent.max(axis=1)
+        exponent -= peak[:, None]
+        weights = np.exp(exponent, out=exponent)
+        total = weights.sum(axis=1)
+        value[part] = peak + np.log(total)
+        mean[part] = weights @ law.norms / total
     return value, mean
 
 

@@ -32,7 +32,7 @@ def block_law(
 ) -> NormLaw:
     """Return the law of s(x) = sqrt(xᵀ W A⁻¹ W x), x ∈ {0,1}^w independent Bernoulli(r).
 
-    A is tridiagonal: 1+λ² on the diagonal, less λ in both corners (less 2λ if w = 1), −λ beside; the
+    A is tridiagonal: 1+λ² on the diagonal, less λ in both corners (2λ if w = 1), −λ beside; the
     last block of a run is not cut at its end and keeps 1+λ² there. All 2^w patterns are listed:
     with A = L D Lᵀ, u = L⁻¹ W x has u_t = x_t/d_t + (λ/D_{t−1}) u_{t−1} and s² = Σ u_t²/D_t.
 
