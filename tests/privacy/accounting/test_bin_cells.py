@@ -62,3 +62,12 @@ def test_delta_stays_above_an_exact_value_in_both_directions():
         add = (base * np.maximum(1 - np.exp(epsilon) * ratio, 0)).sum()
         assert remove * (1 - 2e-3) <= law.remove_delta(epsilon) <= remove * 1.01 + 1e-9
         assert add * (1 - 2e-3) <= law.add_delta(epsilon) <= add * 1.01 + 1e-9
+
+
+def test_no_mass_is_lost_and_the_grid_keeps_the_mean():
+    law = lognormal_average(np.array([2.0, 0.5, 0.0]), common=0.4, delta=1e-5)
+    assert law.add[1].sum() == pytest.approx(1.0, abs=1e-9)
+    assert law.factor[1].sum() == pytest.approx(1.0, abs=1e-12)
+    assert law.factor[0] @ law.factor[1] == pytest.approx(1.0, abs=1e-8)
+    assert law.remove[1].sum() == pytest.approx(1.0, abs=1e-8)  # the mean, as it is tilted
+    assert 1e-10 < law.slack < 1e-8

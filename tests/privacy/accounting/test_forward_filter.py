@@ -76,7 +76,7 @@ def test_all_long_runs_agree_with_the_independent_estimate(row):
 
 
 def test_the_full_batch_is_one_gaussian():
-    noise = GaussianNoise(noise_multiplier=30.0, correlation=0.5, column_normalized=True)
+    noise = GaussianNoise(noise_multiplier=15.0, correlation=0.8, column_normalized=True)
     sensitivity = full_batch_sensitivity(noise, num_rounds=20, horizon=30)
     found = estimate_poisson_epsilon(
         noise=noise,
@@ -88,7 +88,7 @@ def test_the_full_batch_is_one_gaussian():
         num_samples=2400,
         num_grid=500,
     )
-    exact = gaussian_epsilon(delta=1e-4, mu=sensitivity / 30.0)
+    exact = gaussian_epsilon(delta=1e-4, mu=sensitivity / 15.0)
     assert agrees(found.remove, exact, 2e-3 * exact)
     assert agrees(found.add, exact, 2e-3 * exact)
 
