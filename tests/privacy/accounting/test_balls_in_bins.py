@@ -198,12 +198,12 @@ def test_bounds_lie_above_the_independent_estimate_and_near_it(row):
 @pytest.mark.slow
 @pytest.mark.parametrize("row", oracle_rows())
 def test_bounds_lie_within_five_percent_of_the_independent_estimate(row):
-    compare_with_oracle(row, 4_000_000, 1.05)
+    compare_with_oracle(row, 2_000_000, 1.05)
 
 
 @pytest.mark.slow
 def test_tilted_draws_give_a_sharper_bound_than_plain_ones():
-    for row in oracle("balls_in_bins_opake"):
+    for row in oracle("balls_in_bins_opake")[::2]:
         given = settings(row["kappa"], row["lam"], 40, 400, normalized=row["normalized"])
         assert monte_carlo(num_samples=2_000_000, **given).epsilon < row["eps"]
 
