@@ -26,6 +26,7 @@ from dpfed_kan.privacy.accounting.guarantee import Bound
 from dpfed_kan.privacy.accounting.loss_distribution import (
     LossDistribution,
     composed,
+    dense,
     fitting_interval,
     grid_interval,
     loss_epsilon,
@@ -136,9 +137,8 @@ def _composed(runs: list[Run], delta: float, num_records: int | None) -> tuple[f
         try:
             losses = [_loss(run, left, relation, interval) for run in counts]
             if mu > 0:
-                losses.append(
-                    pld.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
-                )
+                one = pld.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
+                losses.append(dense(one))
             total = composed(losses)
         except OverflowError:
             break

@@ -29,6 +29,7 @@ LossDistribution: TypeAlias = pld.PrivacyLossDistribution
 
 MAX_CELLS = 8_000_000
 _MAX_STEP_CELLS = 200_000
+_MAX_DENSITIES = 2e7  # grid cells times norms
 
 
 def grid_interval(*, epsilon: float, num_compositions: int, accuracy: float = 1.0) -> float:
@@ -40,7 +41,7 @@ def grid_interval(*, epsilon: float, num_compositions: int, accuracy: float = 1.
     epsilon = max(epsilon, 1e-4)
     by_spread = 0.01 * epsilon / math.sqrt(num_compositions)
     by_mean = 0.03 * math.sqrt(epsilon / num_compositions)
-    return accuracy * min(by_spread, by_mean, 0.1)
+    return accuracy * min(by_spread, by_mean, 1.0)
 
 
 def mixture_loss(
@@ -53,10 +54,15 @@ def mixture_loss(
         neighboring_relation: Gives the directions.
         interval: Gap of the grid.
         cutoff: The most δ that may be counted as infinite loss to keep the grid short.
+
+    Raises:
+        OverflowError: If the grid would not fit.
     """
     pmfs = []
     for direction in directions(neighboring_relation):
         low, high = mixture_range(law, direction=direction, cutoff=cutoff)
+        if (high - low) / interval * len(law.norms) > _MAX_DENSITIES:
+            raise OverflowError(f"losses up to {high:g} need a larger interval than {interval:g}")
 
         def curve(epsilons: Vector, direction: str = direction) -> Vector:
             return mixture_deltas(law, epsilons, direction=direction)  # type: ignore[arg-type]
@@ -90,6 +96,14 @@ def connect_the_dots(
     deltas = curve(np.arange(first, last + 1, dtype=float) * interval)
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, first, last, deltas)
     return pmf.to_dense_pmf()
+
+
+def dense(loss: LossDistribution) -> LossDistribution:
+    """Return the same loss distribution as arrays: sparse ones compose by loops."""
+    pmfs = [loss._pmf_remove.to_dense_pmf()]
+    if not loss._symmetric:
+        pmfs.append(loss._pmf_add.to_dense_pmf())
+    return LossDistribution(*pmfs)
 
 
 def repeated(step: LossDistribution, times: int) -> LossDistribution:

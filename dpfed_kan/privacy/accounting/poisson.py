@@ -15,6 +15,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dpfed_kan.privacy.accounting.gaussian import gaussian_epsilon
 from dpfed_kan.privacy.accounting.loss_distribution import (
     LossDistribution,
+    dense,
     grid_interval,
     loss_epsilon,
     repeated,
@@ -111,12 +112,13 @@ def _one_round(
     interval: float,
     neighboring_relation: NeighboringRelation,
 ) -> LossDistribution:
-    return pld.from_gaussian_mechanism(
+    step = pld.from_gaussian_mechanism(
         noise_multiplier,
         sampling_prob=sampling_prob,
         value_discretization_interval=interval,
         neighboring_relation=_RELATIONS[neighboring_relation],
     )
+    return dense(step)
 
 
 def _largest_loss(noise_multiplier: float) -> float:
