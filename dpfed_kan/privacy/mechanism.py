@@ -10,6 +10,7 @@ import numpy as np
 
 from dpfed_kan._validate import check_choice, check_count, check_positive
 from dpfed_kan.privacy.clipping import ClippedSum, Vector
+from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
 from dpfed_kan.privacy.noising import Noise, draw_noise
 from dpfed_kan.privacy.sampling import Sampling
 from dpfed_kan.streams import Streams
@@ -66,7 +67,7 @@ class Mechanism:
             one record zeroed out (site sizes public), added or removed, or replaced.
     """
 
-    sampling: Sampling
+    sampling: Sampling | FixedSize | BallsInBins
     noise: Noise
     l2_clip_norm: float
     num_rounds: int
