@@ -10,6 +10,7 @@ from dpfed_kan.data.federation import Federation
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.site import Site
 from dpfed_kan.kan import KANGradients, KANParams
+from dpfed_kan.privacy.joint_sampling import at_site
 from dpfed_kan.streams import Streams
 
 
@@ -76,7 +77,7 @@ class SimulatedSites:
                 features=shard.features,
                 labels=shard.labels,
             ),
-            sampling=self._experiment.sampling,
+            sampling=at_site(self._experiment.sampling, len(shard)),
             l2_clip_norm=self._experiment.privacy.l2_clip_norm,
             streams=self._streams.for_site(names[partition_id]),
         )

@@ -12,6 +12,7 @@ import numpy as np
 from dpfed_kan._validate import check_positive
 from dpfed_kan.federated.site import Broadcast, Reply
 from dpfed_kan.privacy.clipping import ClippedSum, Vector
+from dpfed_kan.privacy.joint_sampling import FixedSize
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.noising import standard_normals
@@ -46,6 +47,16 @@ class Server:
         check_positive("batch_size", self.batch_size)
         if not self.num_records:
             raise ValueError("expected at least one site")
+
+    def counts(self, round_index: int, streams: Streams) -> Mapping[str, int] | None:
+        """Draw how many records each site takes, where the sampler leaves it to the server."""
+        sampling = self.mechanism.sampling
+        if not isinstance(sampling, FixedSize):
+            return None
+        sites = sorted(self.num_records)
+        rng = streams.generator("sampling", round_index=round_index)
+        drawn = sampling.site_counts([self.num_records[site] for site in sites], rng=rng)
+        return dict(zip(sites, drawn, strict=True))
 
     def finish_round(
         self,
@@ -140,7 +151,10 @@ def rounds(
             drawn = second_core.submit(  # Z_t, remembered until it is added to the sum
                 standard_normals, streams, round_index=round_index, dimension=dimension
             )
-            replies = exchange(Broadcast(round_index=round_index, params=state.params))
+            counts = server.counts(round_index, streams)
+            replies = exchange(
+                Broadcast(round_index=round_index, params=state.params, counts=counts)
+            )
             drawn.result()
             state = server.finish_round(
                 state, replies, round_index=round_index, streams=streams, ledger=ledger

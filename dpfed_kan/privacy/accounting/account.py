@@ -13,7 +13,7 @@ from dpfed_kan.privacy.accounting.prv import prv_interval
 from dpfed_kan.privacy.accounting.spectral import independent_noise
 from dpfed_kan.privacy.accounting.theorem_e1 import theorem_e1_figures
 from dpfed_kan.privacy.mechanism import Mechanism
-from dpfed_kan.privacy.sampling import Poisson
+from dpfed_kan.privacy.sampling import Poisson, PoissonBatch
 
 
 def account(
@@ -51,6 +51,10 @@ def account(
     if not isinstance(mechanism, Mechanism):
         raise TypeError(f"there is no account for {type(mechanism).__name__}")
     check_delta(delta, num_records=num_records)
+    if isinstance(mechanism.sampling, PoissonBatch):
+        if num_records is None:
+            raise ValueError("a site's own rate decides: give num_records, n of that site")
+        mechanism = mechanism.at_site(num_records)
     rounds = mechanism.num_rounds if num_rounds is None else num_rounds
     check_count("num_rounds", rounds, low=0)
     if rounds > mechanism.num_rounds:
