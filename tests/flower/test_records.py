@@ -78,6 +78,7 @@ def test_what_was_decoded_cannot_be_written_to():
 
 
 GOOD = encode_vector(VECTOR)
+CONFIG = ConfigRecord({"round_index": 0, "site": "site-1"})
 
 
 @pytest.mark.parametrize(
@@ -109,15 +110,19 @@ def test_anything_but_the_bytes_of_a_float64_vector_is_refused_without_its_value
     "record",
     [
         RecordDict(),
-        RecordDict({"arrays": ArrayRecord({"params": GOOD})}),
-        RecordDict({"other": ArrayRecord({"clipped_sum": GOOD})}),
-        RecordDict({"arrays": ArrayRecord({"clipped_sum": GOOD, "batch": GOOD})}),
+        RecordDict({"arrays": ArrayRecord({"params": GOOD}), "config": CONFIG}),
+        RecordDict({"arrays": ArrayRecord(), "config": CONFIG}),
+        RecordDict({"arrays": ArrayRecord({"clipped_sum": GOOD, "batch": GOOD}), "config": CONFIG}),
+        RecordDict({"other": ArrayRecord({"clipped_sum": GOOD}), "config": CONFIG}),
         RecordDict(
             {
                 "arrays": ArrayRecord({"clipped_sum": GOOD}),
+                "config": CONFIG,
                 "more": ArrayRecord({"clipped_sum": GOOD}),
             }
         ),
+        RecordDict({"arrays": ArrayRecord({"clipped_sum": GOOD})}),
+        RecordDict({"arrays": MetricRecord(), "config": CONFIG}),
         RecordDict({"arrays": ArrayRecord({"clipped_sum": GOOD}), "config": MetricRecord()}),
         reply_record(GOOD, round_index="0"),
         reply_record(GOOD, round_index=True),

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -50,6 +49,7 @@ _PREAMBLE = """
 import os, sys, threading, time
 from pathlib import Path
 import numpy as np
+from threadpoolctl import threadpool_info
 from dpfed_kan.federated.server import RoundRefused, Server, rounds
 from dpfed_kan.federated.site import Site
 from dpfed_kan.flower._compat import child_processes
@@ -70,6 +70,8 @@ class Gradients:
     def __init__(self, name):
         self.name = name
     def blocks(self, params, indices):
+        if {pool["num_threads"] for pool in threadpool_info()} != {1}:
+            raise RuntimeError("more threads than one")
         work(self.name, params)
         return (GradientBlock(left=np.ones((len(indices), 1)), right=np.ones((len(indices), 2))),)
 
@@ -120,31 +122,25 @@ def start(tmp_path):
     """Start a script whose sites do their work as told."""
     pytest.importorskip("ray", reason="needs the extra: dpfed-kan[ray]")
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2"}
 
     def popen(work: str) -> subprocess.Popen[str]:
         script = tmp_path / "script.py"
         script.write_text(_PREAMBLE + work + "\nif __name__ == '__main__':\n    train()\n")
         return subprocess.Popen(
             [sys.executable, str(script)], cwd=tmp_path, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
         )  # fmt: skip
 
     return popen
 
 
 def assert_ended(pids: str) -> None:
-    deadline = time.monotonic() + 5
     assert pids.split()
-    while True:
-        states = subprocess.run(
-            ["ps", "-o", "stat=,args=", "-p", pids.replace(" ", ",")],
-            capture_output=True, text=True,
-        ).stdout.splitlines()  # fmt: skip
-        alive = [state for state in states if not state.startswith("Z")]
-        if not alive or time.monotonic() > deadline:
-            break
-        time.sleep(0.2)
-    assert not alive
+    states = subprocess.run(
+        ["ps", "-o", "stat=,args=", "-p", pids.replace(" ", ",")], capture_output=True, text=True
+    ).stdout.splitlines()
+    assert not [state for state in states if not state.startswith("Z")]
 
 
 @pytest.mark.slow
