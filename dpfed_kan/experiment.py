@@ -11,9 +11,9 @@ from dpfed_kan.flower.runtimes import InProcess, Ray
 from dpfed_kan.kan import TwoLayerKAN
 from dpfed_kan.privacy.accounting.sites import records_of_account
 from dpfed_kan.privacy.calibration import calibrate
+from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
 from dpfed_kan.privacy.mechanism import Mechanism, NeighboringRelation
 from dpfed_kan.privacy.noising import GaussianNoise, NoNoise
-from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
 from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson, PoissonBatch
 from dpfed_kan.streams import Streams
 from dpfed_kan.update.sgd import ProjectedSGD

@@ -60,7 +60,7 @@ def federated_rounds(
     job: Experiment, sites: SimulatedSites, ledger_path: Path | None
 ) -> Iterator[None]:
     """Run the product's rounds, message by message."""
-    mechanism = job.mechanism()
+    mechanism = job.mechanism(sites.num_records)
     server = Server(
         mechanism=mechanism,
         update_rule=job.update,

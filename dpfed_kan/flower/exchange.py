@@ -20,6 +20,7 @@ from dpfed_kan.flower.records import (
     decode_facts,
     decode_reply,
     encode_broadcast,
+    with_count,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -70,10 +71,15 @@ class GridExchange:
     def messages(self, broadcast: Broadcast) -> list[Message]:
         """Return one message a site around one encoded broadcast."""
         content = encode_broadcast(broadcast, settings=self.settings)
-        group = str(broadcast.round_index)
+        group, counts = str(broadcast.round_index), broadcast.counts
         return [
-            Message(content, node, MessageType.TRAIN, group_id=group)
-            for node in self.nodes.values()
+            Message(
+                content if counts is None else with_count(content, site=site, count=counts[site]),
+                node,
+                MessageType.TRAIN,
+                group_id=group,
+            )
+            for site, node in self.nodes.items()
         ]
 
     def decode(

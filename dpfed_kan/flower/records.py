@@ -17,7 +17,7 @@ from dpfed_kan.federated.site import Broadcast, Reply
 from dpfed_kan.privacy.clipping import Vector
 
 _PARAMS, _SUM = "params", "clipped_sum"
-_ROUND, _SITE = "round_index", "site"
+_ROUND, _SITE, _COUNT = "round_index", "site", "count"
 _STYPE, _DTYPE = "numpy.ndarray", "float64"
 
 
@@ -74,7 +74,7 @@ def encode_broadcast(broadcast: Broadcast, *, settings: str) -> RecordDict:
     """Return a broadcast as a record; encoded once, it serves every site.
 
     Args:
-        broadcast: Public.
+        broadcast: Its public part; `with_count` adds what one site is told.
         settings: What the site is built from, the same in every message of a run.
     """
     return RecordDict(
@@ -83,6 +83,12 @@ def encode_broadcast(broadcast: Broadcast, *, settings: str) -> RecordDict:
             "config": ConfigRecord({_ROUND: broadcast.round_index, "settings": settings}),
         }
     )
+
+
+def with_count(content: RecordDict, *, site: str, count: int) -> RecordDict:
+    """Return a broadcast's record, its arrays shared, with the draw size of one site."""
+    config = dict(content.config_records["config"]) | {_SITE: site, _COUNT: count}
+    return RecordDict({"arrays": content.array_records["arrays"], "config": ConfigRecord(config)})
 
 
 def decode_broadcast(content: RecordDict) -> tuple[Broadcast, str]:
@@ -96,7 +102,12 @@ def decode_broadcast(content: RecordDict) -> tuple[Broadcast, str]:
     round_index, settings = config.get(_ROUND), config.get("settings")
     if not _is_index(round_index) or not isinstance(settings, str):
         raise WireError("expected a broadcast with round_index and settings")
-    return Broadcast(round_index=round_index, params=params), settings
+    if _COUNT not in config:
+        return Broadcast(round_index=round_index, params=params), settings
+    site, count = config.get(_SITE), config[_COUNT]
+    if not isinstance(site, str) or not _is_index(count):
+        raise WireError("expected the number of records to draw and the site it is for")
+    return Broadcast(round_index=round_index, params=params, counts={site: count}), settings
 
 
 def encode_reply(reply: Reply) -> RecordDict:

@@ -75,7 +75,11 @@ class PrivateStrategy(Strategy):
         if not ours or decode_vector(arrays[_ARRAY]).tobytes() != self.state.params.tobytes():
             raise ValueError("expected the params of the last release; only a release moves them")
         self._sent = self._exchange.messages(
-            Broadcast(round_index=round_index, params=self.state.params)
+            Broadcast(
+                round_index=round_index,
+                params=self.state.params,
+                counts=self.server.counts(round_index, self._streams),
+            )
         )
         return self._sent
 

@@ -112,4 +112,3 @@ class Cyclic:
     def describe(self) -> str:
         """Name the sampler for a guarantee."""
         return f"cyclic in a fixed public order, every {self.num_batches} rounds"
-
