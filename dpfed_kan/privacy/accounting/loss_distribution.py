@@ -29,7 +29,7 @@ LossDistribution: TypeAlias = pld.PrivacyLossDistribution
 
 MAX_CELLS = 8_000_000
 _MAX_STEP_CELLS = 200_000
-_MAX_DENSITIES = 2e7  # grid cells times norms
+_MAX_DENSITIES = 6e6  # grid cells times norms
 
 
 def grid_interval(*, epsilon: float, num_compositions: int, accuracy: float = 1.0) -> float:
