@@ -47,7 +47,7 @@ def experiment():
 def grid_and_strategy(experiment):
     streams = experiment.streams()
     sites = SimulatedSites(experiment, streams)
-    mechanism = experiment.mechanism()
+    mechanism = experiment.mechanism(sites.num_records)
     server = Server(
         mechanism=mechanism,
         update_rule=experiment.update,
