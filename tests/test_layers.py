@@ -25,6 +25,7 @@ FENCED = {
     "dp_accounting": {"privacy/accounting"},
     "prv_accountant": {"privacy/accounting"},
     "sklearn": {"data", "evaluation.py"},
+    "pandas": {"data"},
     "hydra": set(),
     "omegaconf": set(),
 }
