@@ -13,6 +13,7 @@ GROUPS = [
     for group in sorted((ROOT / "conf").iterdir())
     if group.is_dir()
     for option in sorted(group.glob("*.yaml"))
+    if "???" not in option.read_text()  # the files of a user, which the system tests give
 ]
 
 
@@ -22,6 +23,7 @@ def composed(*overrides: str) -> dict[str, Any]:
     settings = OmegaConf.to_container(config, resolve=True)
     assert isinstance(settings, dict)
     del settings["resume"]
+    settings["data"].pop("root", None)  # serves interpolation only
     return settings
 
 

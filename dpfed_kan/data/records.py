@@ -29,6 +29,7 @@ class Records:
         patients: Shape (n,), whose record each is, or None; never shown.
         sites: Shape (n,), names of the sites that the records come from, or None.
         held_out: Shape (n,), which records the source itself holds out, or None.
+        site_names: Sites that were asked for records, also those that have none.
     """
 
     features: Matrix = field(repr=False)
@@ -37,6 +38,7 @@ class Records:
     patients: NDArray[np.str_] | None = field(default=None, repr=False)
     sites: NDArray[np.str_] | None = field(default=None, repr=False)
     held_out: NDArray[np.bool_] | None = field(default=None, repr=False)
+    site_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.features.ndim != 2 or self.features.shape[1] != len(self.feature_names):
@@ -77,6 +79,7 @@ class Records:
             patients=None if self.patients is None else self.patients[indices],
             sites=None if self.sites is None else self.sites[indices],
             held_out=None if self.held_out is None else self.held_out[indices],
+            site_names=self.site_names,
         )
 
 
@@ -100,6 +103,7 @@ def concatenate(parts: Sequence[Records]) -> Records:
         patients=joined("patients"),
         sites=joined("sites"),
         held_out=joined("held_out"),
+        site_names=tuple(sorted({name for part in parts for name in part.site_names})),
     )
 
 

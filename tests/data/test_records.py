@@ -105,7 +105,10 @@ def test_no_record_is_lost_or_doubled(
 ) -> None:
     source = SyntheticLogistic(num_records=num_records, input_dim=2)
     data = FederatedData(
-        source=source, partition=IID(num_sites=num_sites), test_fraction=test_fraction
+        source=source,
+        partition=IID(num_sites=num_sites),
+        test_fraction=test_fraction,
+        min_records=1,
     )
     streams = Streams.from_seed(seed)
     federation = data.load(streams)
