@@ -63,7 +63,7 @@ def as_json(run: Run) -> dict[str, Any]:
     return {
         "guarantee": stated,
         "private": {"share_projected": run.share_projected},
-        "public": {"num_records": dict(run.num_records)},
+        "public": {"num_records": dict(run.num_records), "left_out": dict(run.left_out)},
         "diagnostics_not_private": {"note": _NOT_PRIVATE, **asdict(run.utility)},
         "run": {
             "finished": run.finished,
@@ -79,7 +79,8 @@ def print_report(run: Run, console: Console) -> None:
     utility = run.utility
     table = Table(title="Result", title_justify="left")
     table.add_column("site")
-    table.add_column("records", justify="right")
+    unit = run.experiment.privacy.privacy_unit
+    table.add_column(f"{unit}s", justify="right")
     table.add_column("ε", justify="right")
     for site, epsilon in _shown(run.epsilon_per_site):
         records = str(run.num_records[site]) if site in run.num_records else ""
@@ -88,6 +89,8 @@ def print_report(run: Run, console: Console) -> None:
     worst = max(run.epsilon_per_site.values())
     table.add_row("worst site", "", _number(worst), style="bold")
     console.print(table)
+    for site, reason in sorted(run.left_out.items()):
+        console.print(f"{site} takes no part: {reason}", style="bold", highlight=False)
     quality = Table(title=f"Held-out records ({utility.num_records}), not private")
     for name in ("accuracy", "AUC", "majority base rate", "loss"):
         quality.add_column(name, justify="right")

@@ -50,7 +50,8 @@ class Run:
         directory: Where its files are.
         guarantee: Of the rounds that happened, for the worst site.
         epsilon_per_site: Site name to ε.
-        num_records: Site name to n_k.
+        num_records: Site name to n_k, in units of privacy.
+        left_out: Site name to why it takes no part.
         seeded: Whether the noise came from a seed.
         utility: Of the final model on the held-out records.
         share_projected: Steps that had left the ball, over steps.
@@ -63,6 +64,7 @@ class Run:
     guarantee: PrivacyGuarantee | NonPrivate
     epsilon_per_site: Mapping[str, float]
     num_records: Mapping[str, int]
+    left_out: Mapping[str, str]
     seeded: bool
     utility: Utility
     share_projected: float
@@ -216,6 +218,7 @@ def _train(
         guarantee=guarantee,
         epsilon_per_site={site: guarantee.epsilon for site in server.num_records},
         num_records=server.num_records,
+        left_out=plan.sites.federation.left_out,
         seeded=plan.streams.seeded,
         utility=measure(state),
         share_projected=state.num_projected / max(1, state.num_steps),

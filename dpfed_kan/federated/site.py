@@ -59,11 +59,13 @@ class Site:
 
     Args:
         name: Public.
-        num_records: n_k, public.
+        num_records: n_k, public: records, or patients where they are the unit of privacy.
         gradients: The model over the site's records.
         sampling: Who takes part in a round.
         l2_clip_norm: C.
         streams: The site's own secret streams.
+        patients: Whose each record is, numbered from 0 to n_k − 1, where patients are the unit:
+            a patient's records join a round together and are clipped together. None otherwise.
     """
 
     name: str
@@ -72,9 +74,16 @@ class Site:
     sampling: Sampling
     l2_clip_norm: float
     streams: Streams
+    patients: Indices | None = field(default=None, repr=False)
 
     def draw(self, round_index: int) -> Indices:
         """Return the records that join a round: the same whenever it is asked for."""
+        units = self._draw_units(round_index)
+        if self.patients is None:
+            return units
+        return np.flatnonzero(np.isin(self.patients, units))
+
+    def _draw_units(self, round_index: int) -> Indices:
         return self.sampling.draw(
             num_records=self.num_records,
             round_index=round_index,
@@ -85,7 +94,7 @@ class Site:
         """Answer a broadcast.
 
         Guarantees:
-            One record changes `value` by at most C; how many records joined is not told.
+            One record (or patient) changes `value` by at most C; how many joined is not told.
 
         Raises:
             ValueError: If the broadcast does not fit the model.
@@ -97,6 +106,8 @@ class Site:
             )
         if not np.isfinite(broadcast.params).all():
             raise ValueError("expected finite params in the broadcast")
-        blocks = self.gradients.blocks(broadcast.params, self.draw(broadcast.round_index))
-        total = clip_and_sum(blocks, l2_clip_norm=self.l2_clip_norm)
+        drawn = self.draw(broadcast.round_index)
+        blocks = self.gradients.blocks(broadcast.params, drawn)
+        groups = None if self.patients is None else self.patients[drawn]
+        total = clip_and_sum(blocks, l2_clip_norm=self.l2_clip_norm, groups=groups)
         return Reply(site=self.name, round_index=broadcast.round_index, value=total.value)
