@@ -10,6 +10,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from dpfed_kan.assessment import Assessment, assess
 from dpfed_kan.evaluation import Utility, evaluate
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.server import Server, rounds
@@ -17,6 +18,7 @@ from dpfed_kan.flower.exchange import meet_sites
 from dpfed_kan.flower.runtimes import Grid
 from dpfed_kan.kan import decision_function
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
+from dpfed_kan.privacy.clipping import Vector
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.run_directory import RunDirectory
 from dpfed_kan.simulated_sites import SimulatedSites
@@ -53,7 +55,7 @@ class Run:
         num_records: Site name to n_k, in units of privacy.
         left_out: Site name to why it takes no part.
         seeded: Whether the noise came from a seed.
-        utility: Of the final model on the held-out records.
+        assessment: Of the final model on the held-out records.
         share_projected: Steps that had left the ball, over steps.
         finished: Whether all planned rounds were run.
         seconds: Wall time of this call's rounds.
@@ -66,7 +68,7 @@ class Run:
     num_records: Mapping[str, int]
     left_out: Mapping[str, str]
     seeded: bool
-    utility: Utility
+    assessment: Assessment
     share_projected: float
     finished: bool
     seconds: float
@@ -171,11 +173,10 @@ def _train(
         mechanism=server.mechanism, num_records=server.num_records, path=directory.ledger_path
     )
 
-    def measure(at: SGDState) -> Utility:
-        scores = decision_function(
+    def scores(at: SGDState) -> Vector:
+        return decision_function(
             plan.sites.model, at.params, plan.sites.params.frozen, held_out.features
         )
-        return evaluate(scores, held_out.labels)
 
     def main(grid: Grid) -> None:
         nonlocal state
@@ -195,7 +196,7 @@ def _train(
                 num_rounds=state.num_steps,
                 planned_rounds=experiment.num_rounds,
                 epsilon=ledger.spent(delta=delta).epsilon if due else None,
-                utility=measure(state) if due else None,
+                utility=evaluate(scores(state), held_out.labels) if due else None,
             )
             directory.append_metrics(_metrics_row(progress, state))
             if listener is not None:
@@ -220,7 +221,7 @@ def _train(
         num_records=server.num_records,
         left_out=plan.sites.federation.left_out,
         seeded=plan.streams.seeded,
-        utility=measure(state),
+        assessment=assess(scores(state), held_out.labels, held_out.sites),
         share_projected=state.num_projected / max(1, state.num_steps),
         finished=state.num_steps == experiment.num_rounds,
         seconds=time.perf_counter() - start,
