@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpfed_kan import __version__
-from dpfed_kan.cli_data import add_check_data
+from dpfed_kan.cli_data import add_check_data, add_plan
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee, account
 from dpfed_kan.privacy.calibration import calibrate
 from dpfed_kan.privacy.mechanism import NEIGHBORING_RELATIONS, Mechanism
@@ -26,6 +26,7 @@ _EXAMPLES = """examples:
       --noise-multiplier 6.3 --correlation 0.5
   dpfed-kan calibrate --sampling cyclic --num-batches 40 --rounds 400 --delta 1e-5 --epsilon 2
   dpfed-kan check-data schema.yaml records.csv
+  dpfed-kan plan outputs/DATE/TIME/config.yaml --plot sites.png
 """
 
 
@@ -132,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"dpfed-kan {__version__}")
-    verbs = parser.add_subparsers(required=True, metavar="{account,calibrate,check-data}")
+    verbs = parser.add_subparsers(required=True, metavar="{account,calibrate,check-data,plan}")
     asked = verbs.add_parser("account", help="the ε of a mechanism", description="The ε of a run.")
     asked.add_argument(
         "--noise-multiplier",
@@ -149,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     for verb in (asked, wanted):
         _add_mechanism(verb)
     add_check_data(verbs)
+    add_plan(verbs)
     return parser
 
 
