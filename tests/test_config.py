@@ -115,3 +115,21 @@ def test_the_default_asks_for_no_seed_and_names_its_target() -> None:
 )
 def test_the_noise_is_determined_once(overrides: list[str], said: str) -> None:
     assert said in problems(composed(*overrides))
+
+
+def test_a_list_of_nodes_is_built_by_the_type_that_each_names() -> None:
+    files = [{"site": "a", "path": "a.csv"}, {"path": "b.csv", "sight": "b"}]
+    schema = {
+        "columns": [{"type": "numeric", "name": "x", "low": "0", "high": "1e1"}],
+        "label": {"name": "y", "positive": ["1"], "negative": [0]},
+    }
+    csv = {"_target_": "dpfed_kan.data.files.CSVFiles", "root": ".", "schema": schema}
+    assert "files[1].sight: unknown setting; did you mean files[1].site?" in problems(
+        csv | {"files": files}
+    )
+    built = build(csv | {"files": files[:1]})
+    assert (built.files[0].site, built.schema.columns[0].high) == ("a", 10.0)
+    assert built.schema.label.positive == ("1",)
+    assert "expected type to be one of numeric, ordinal, categorical" in problems(
+        csv | {"files": files[:1], "schema": schema | {"columns": [{"name": "x"}]}}
+    )

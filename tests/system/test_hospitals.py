@@ -60,3 +60,11 @@ def test_no_value_of_a_record_leaves_with_a_run(  # the canary
         left += path.read_bytes().decode("latin-1")
     for canary in ("CANARY", "347.7308", np.float64(347.7308931).tobytes().decode("latin-1")):
         assert canary not in left
+
+
+def test_a_run_without_usable_rows_leaves_no_model(  # F04
+    tmp_path: Path, experiment: Callable[..., Any]
+) -> None:
+    with pytest.raises(ValueError, match="no usable rows at any site"):
+        run(experiment(data=hospitals("f04_header_only")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
