@@ -112,6 +112,8 @@ def test_a_pathological_site_sees_its_classes_only() -> None:
     given_records = records(200)
     parts = Pathological(num_sites=4, classes_per_site=1).split(given_records, rng())
     assert all(len(set(given_records.labels[part])) == 1 for part in parts.values())
+    both = Pathological(num_sites=4, classes_per_site=2).split(given_records, rng())
+    assert all(len(set(given_records.labels[part])) == 2 for part in both.values())
     with pytest.raises(ValueError, match="classes_per_site=3 of at most 2"):
         Pathological(num_sites=4, classes_per_site=3).split(given_records, rng())
     with pytest.raises(ValueError, match="num_sites·classes_per_site=1"):

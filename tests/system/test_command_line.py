@@ -153,6 +153,6 @@ def test_the_files_of_hospitals_train_under_a_schema_of_theirs(tmp_path: Path) -
 
 
 def test_a_missing_directory_is_told_with_its_absolute_path(tmp_path: Path) -> None:
-    done = command("data=heart", "data.root=nowhere", cwd=tmp_path)
+    done = command("data=heart", "data.root=nowhere", "hydra.job.chdir=true", cwd=tmp_path)
     assert str(tmp_path / "nowhere" / "processed.cleveland.data") in done.stderr
     assert "archive.ics.uci.edu" in done.stderr
