@@ -63,11 +63,9 @@ def squared_norms(blocks: Sequence[GradientBlock]) -> Vector:
 
 def clip_factors(blocks: Sequence[GradientBlock], *, l2_clip_norm: float) -> Vector:
     """Return s_i = min(1, C/‖g_i‖), and 0 for an example whose gradient is not finite."""
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        norms = np.sqrt(squared_norms(blocks))
-        factors: Vector = np.minimum(1.0, l2_clip_norm / norms)
-    finite = np.isfinite(norms)
-    return np.where(finite, factors, 0.0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        squares = squared_norms(blocks)
+    return _factors(squares, l2_clip_norm)
 
 
 def grouped_clip_factors(
@@ -79,7 +77,7 @@ def grouped_clip_factors(
     is formed. Gradients of a group can cancel, and what then is left of the norm is rounding: a
     multiple of float64's precision of (Σ_i ‖g_i‖)² is added, so that it is never too small.
     """
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         singles = squared_norms(blocks)
         squares = singles.copy()
         order = np.argsort(groups, kind="stable")
@@ -95,9 +93,7 @@ def grouped_clip_factors(
             slack = (width + size) * 8 * np.finfo(np.float64).eps
             largest = np.square(np.sqrt(singles[rows]).sum(axis=1))
             squares[rows] = (np.maximum(total, 0.0) + slack * largest)[:, None]
-        norms = np.sqrt(squares)
-        factors: Vector = np.minimum(1.0, l2_clip_norm / norms)
-    return np.where(np.isfinite(norms), factors, 0.0)
+    return _factors(squares, l2_clip_norm)
 
 
 def clip_and_sum(
@@ -147,3 +143,11 @@ def clip_and_sum(
     sums = [((block.left * factors[:, None]).T @ block.right).ravel() for block in blocks]
     value = sums[0] if len(sums) == 1 else np.concatenate(sums)
     return ClippedSum(value=value, l2_sensitivity=l2_clip_norm, num_nonfinite=num_nonfinite)
+
+
+def _factors(squares: Vector, l2_clip_norm: float) -> Vector:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        norms = np.sqrt(squares)
+        factors: Vector = np.minimum(1.0, l2_clip_norm / norms)
+    finite = np.isfinite(norms)
+    return np.where(finite, factors, 0.0)
