@@ -1,4 +1,4 @@
-"""`dpfed-kan`: questions about privacy that need no data."""
+"""`dpfed-kan`: questions about privacy, and about a file before it is used."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpfed_kan import __version__
+from dpfed_kan.cli_data import add_check_data, add_plan
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee, account
 from dpfed_kan.privacy.calibration import calibrate
 from dpfed_kan.privacy.joint_sampling import Sampling
@@ -25,6 +26,8 @@ _EXAMPLES = """examples:
   dpfed-kan account --sampling poisson --sampling-prob 0.025 --rounds 400 --delta 1e-5 \\
       --noise-multiplier 6.3 --correlation 0.5
   dpfed-kan calibrate --sampling cyclic --num-batches 40 --rounds 400 --delta 1e-5 --epsilon 2
+  dpfed-kan check-data schema.yaml records.csv
+  dpfed-kan plan outputs/DATE/TIME/config.yaml --plot sites.png
 """
 
 
@@ -131,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"dpfed-kan {__version__}")
-    verbs = parser.add_subparsers(required=True, metavar="{account,calibrate}")
+    verbs = parser.add_subparsers(required=True, metavar="{account,calibrate,check-data,plan}")
     asked = verbs.add_parser("account", help="the ε of a mechanism", description="The ε of a run.")
     asked.add_argument(
         "--noise-multiplier",
@@ -147,6 +150,8 @@ def _parser() -> argparse.ArgumentParser:
     wanted.set_defaults(answer=_calibrate)
     for verb in (asked, wanted):
         _add_mechanism(verb)
+    add_check_data(verbs)
+    add_plan(verbs)
     return parser
 
 

@@ -44,6 +44,15 @@ def build(config: Mapping[str, Any]) -> Any:
     return built
 
 
+def build_as(cls: type[Any], config: Mapping[str, Any]) -> Any:
+    """Build an object whose class is known, so that its configuration need not name it.
+
+    Raises:
+        ConfigError: As `build`.
+    """
+    return build({**config, _TARGET: f"{cls.__module__}.{cls.__qualname__}"})
+
+
 def to_config(value: Any) -> Any:
     """Return the configuration that builds an equal object."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -124,19 +133,50 @@ def _convert(value: Any, hint: Any, where: str, problems: list[str]) -> Any:
     options = _options(hint)
     if isinstance(value, Mapping):
         before = len(problems)
-        built = _build_node(value, where, problems)
+        named = _named(value, options, where, problems)
+        if named is None:
+            return None
+        built = _build_node(named, where, problems)
         classes = tuple(o for o in options if isinstance(o, type) and dataclasses.is_dataclass(o))
         if len(problems) == before and classes and not isinstance(built, classes):
             wanted = " or ".join(cls.__name__ for cls in classes)
             problems.append(f"{where}: expected {wanted}, got {type(built).__name__}")
         return built
-    for option in options:
-        converted, fits = _as(value, option)
-        if fits:
-            return converted
+    if isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        inner = [get_args(o)[0] for o in options if get_origin(o) is tuple]
+        if inner:
+            return tuple(
+                _convert(item, inner[0], f"{where}[{place}]", problems)
+                for place, item in enumerate(value)
+            )
+    converted, fits = _as_any(value, options)
+    if fits:
+        return converted
     wanted = " or ".join(_name(option) for option in options)
     problems.append(f"{where}: expected {wanted}, got {value!r}")
     return None
+
+
+def _named(
+    config: Mapping[str, Any], options: tuple[Any, ...], where: str, problems: list[str]
+) -> Mapping[str, Any] | None:
+    """Return a node with the `_target_` that its field implies, or note the problem.
+
+    A field of one dataclass needs no name; one of several takes `type`, the class's name.
+    """
+    classes = [o for o in options if isinstance(o, type) and dataclasses.is_dataclass(o)]
+    if _TARGET in config or not classes:
+        return config
+    names = {cls.__name__.lower(): cls for cls in classes}
+    if len(classes) == 1:
+        (cls,) = classes
+    elif str(config.get("type")).lower() in names:
+        cls = names[str(config["type"]).lower()]
+    else:
+        problems.append(f"{where}: expected type to be one of {', '.join(names)}")
+        return None
+    members = {key: value for key, value in config.items() if len(classes) == 1 or key != "type"}
+    return {**members, _TARGET: f"{cls.__module__}.{cls.__qualname__}"}
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
@@ -161,8 +201,16 @@ def _as(value: Any, option: Any) -> tuple[Any, bool]:
     if option is str:
         return value, isinstance(value, str)
     if get_origin(option) is tuple and isinstance(value, list | tuple):
-        items = [_as(item, get_args(option)[0]) for item in value]
+        items = [_as_any(item, _options(get_args(option)[0])) for item in value]
         return tuple(item for item, _ in items), all(fits for _, fits in items)
+    return None, False
+
+
+def _as_any(value: Any, options: tuple[Any, ...]) -> tuple[Any, bool]:
+    for option in options:
+        converted, fits = _as(value, option)
+        if fits:
+            return converted, True
     return None, False
 
 
@@ -182,6 +230,14 @@ def _name(option: Any) -> str:
         return "one of " + ", ".join(map(str, get_args(option)))
     if dataclasses.is_dataclass(option) or getattr(option, "_is_protocol", False):
         return f"a {option.__name__} (a node with {_TARGET})"
-    return {int: "an integer", float: "a number", type(None): "null", bool: "true or false"}.get(
-        option, getattr(option, "__name__", str(option))
-    )
+    if get_origin(option) is tuple:
+        items = " or ".join(_name(item) for item in _options(get_args(option)[0]))
+        return f"a list of {items}"
+    text = "text (in quotes if it is yes, no, null or a date)"
+    return {
+        str: text,
+        int: "an integer",
+        float: "a number",
+        type(None): "null",
+        bool: "true or false",
+    }.get(option, getattr(option, "__name__", str(option)))

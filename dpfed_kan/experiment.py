@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpfed_kan._validate import check_count, check_number, check_positive
+from dpfed_kan._validate import check_choice, check_count, check_number, check_positive
 from dpfed_kan.data.federation import FederatedData
 from dpfed_kan.flower.runtimes import InProcess, Ray
 from dpfed_kan.kan import TwoLayerKAN
 from dpfed_kan.privacy.accounting.sites import records_of_account
 from dpfed_kan.privacy.calibration import calibrate
 from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
-from dpfed_kan.privacy.mechanism import Mechanism, NeighboringRelation
+from dpfed_kan.privacy.mechanism import (
+    PRIVACY_UNITS,
+    Mechanism,
+    NeighboringRelation,
+    PrivacyUnit,
+)
 from dpfed_kan.privacy.noising import GaussianNoise, NoNoise
 from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson, PoissonBatch
 from dpfed_kan.streams import Streams
@@ -28,12 +33,18 @@ class PrivacySettings:
         target_epsilon: ε that the whole run may spend; None if the noise multiplier is given.
         target_delta: δ of the target and of every ε that is reported; below 1/n of every site.
         neighboring_relation: What may differ between two data sets that must look alike.
+        privacy_unit: record, or patient: a patient's records are clipped, sampled and held out
+            together.
+        sites_per_patient: The most sites that may hold records of one patient; above 1 the
+            guarantee multiplies, and data that exceed it are refused.
     """
 
     l2_clip_norm: float
     target_epsilon: float | None
     target_delta: float
     neighboring_relation: NeighboringRelation = "zero_out"
+    privacy_unit: PrivacyUnit = "record"
+    sites_per_patient: int = 1
 
     def __post_init__(self) -> None:
         check_positive("l2_clip_norm", self.l2_clip_norm, allow_infinity=True)
@@ -42,6 +53,10 @@ class PrivacySettings:
         )
         if self.target_epsilon is not None:
             check_positive("target_epsilon", self.target_epsilon)
+        check_choice("privacy_unit", self.privacy_unit, PRIVACY_UNITS)
+        check_count("sites_per_patient", self.sites_per_patient)
+        if self.sites_per_patient > 1 and self.privacy_unit != "patient":
+            raise ValueError("sites_per_patient above 1 needs privacy_unit=patient")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +120,8 @@ class Experiment:
             l2_clip_norm=self.privacy.l2_clip_norm,
             num_rounds=self.num_rounds,
             neighboring_relation=self.privacy.neighboring_relation,
+            privacy_unit=self.privacy.privacy_unit,
+            sites_per_unit=self.privacy.sites_per_patient,
         )
         if self.noise.noise_multiplier is not None or self.privacy.target_epsilon is None:
             return mechanism

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpfed_kan import __version__
+from dpfed_kan.assessment import Assessment, Quality
 from dpfed_kan.privacy.accounting import NonPrivate
 from dpfed_kan.run import Run
 
@@ -63,8 +64,8 @@ def as_json(run: Run) -> dict[str, Any]:
     return {
         "guarantee": stated,
         "private": {"share_projected": run.share_projected},
-        "public": {"num_records": dict(run.num_records)},
-        "diagnostics_not_private": {"note": _NOT_PRIVATE, **asdict(run.utility)},
+        "public": {"num_records": dict(run.num_records), "left_out": dict(run.left_out)},
+        "diagnostics_not_private": _diagnostics(run.assessment),
         "run": {
             "finished": run.finished,
             "seconds": round(run.seconds, 3),
@@ -76,10 +77,10 @@ def as_json(run: Run) -> dict[str, Any]:
 
 def print_report(run: Run, console: Console) -> None:
     """Print the table, the sentence, and where the results are."""
-    utility = run.utility
     table = Table(title="Result", title_justify="left")
     table.add_column("site")
-    table.add_column("records", justify="right")
+    unit = run.experiment.privacy.privacy_unit
+    table.add_column(f"{unit}s", justify="right")
     table.add_column("ε", justify="right")
     for site, epsilon in _shown(run.epsilon_per_site):
         records = str(run.num_records[site]) if site in run.num_records else ""
@@ -88,14 +89,9 @@ def print_report(run: Run, console: Console) -> None:
     worst = max(run.epsilon_per_site.values())
     table.add_row("worst site", "", _number(worst), style="bold")
     console.print(table)
-    quality = Table(title=f"Held-out records ({utility.num_records}), not private")
-    for name in ("accuracy", "AUC", "majority base rate", "loss"):
-        quality.add_column(name, justify="right")
-    auc = "undefined (one class)" if utility.auc is None else f"{utility.auc:.3f}"
-    quality.add_row(
-        f"{utility.accuracy:.3f}", auc, f"{utility.base_rate:.3f}", f"{utility.loss:.3f}"
-    )
-    console.print(quality)
+    for site, reason in sorted(run.left_out.items()):
+        console.print(f"{site} takes no part: {reason}", style="bold", highlight=False)
+    console.print(_quality_table(run.assessment))
     style = "bold red" if math.isinf(run.guarantee.epsilon) else "bold"
     console.print(sentence(run), style=style, highlight=False)
     directory = run.directory
@@ -111,6 +107,54 @@ def print_report(run: Run, console: Console) -> None:
 
 
 _SITES_SHOWN = 12
+
+
+def _diagnostics(found: Assessment) -> dict[str, Any]:
+    return {
+        "note": _NOT_PRIVATE,
+        **asdict(found.pooled),
+        "per_site": {site: asdict(quality) for site, quality in found.per_site.items()},
+        "mean_over_sites": {
+            "accuracy": found.mean_accuracy,
+            "auc": found.mean_auc,
+            "num_sites": len(found.per_site),
+            "num_sites_with_auc": found.num_sites_with_auc,
+        },
+    }
+
+
+def _quality_table(found: Assessment) -> Table:
+    table = Table(title=f"Held-out records ({found.pooled.num_records}), not private")
+    table.add_column("site")
+    headings = ("records", "accuracy", "AUC", "majority base rate", "calibration error", "loss")
+    for name in headings:
+        table.add_column(name, justify="right")
+    for site, quality in list(sorted(found.per_site.items()))[:_SITES_SHOWN]:
+        table.add_row(site, *_cells(quality))
+    if len(found.per_site) > _SITES_SHOWN:
+        table.add_row(f"and {len(found.per_site) - _SITES_SHOWN} more")
+    table.add_section()
+    if found.mean_accuracy is not None:
+        auc = "undefined" if found.mean_auc is None else f"{found.mean_auc:.3f}"
+        of = f"{auc} ({found.num_sites_with_auc} of {len(found.per_site)} sites)"
+        table.add_row("mean over sites", "", f"{found.mean_accuracy:.3f}", of)
+    table.add_row("all", *_cells(found.pooled), style="bold")
+    return table
+
+
+def _cells(found: Quality) -> tuple[str, ...]:
+    low, high = found.accuracy_interval
+    auc = "undefined (one class)"
+    if found.auc is not None and found.auc_interval is not None:
+        auc = f"{found.auc:.3f} [{found.auc_interval[0]:.2f}, {found.auc_interval[1]:.2f}]"
+    return (
+        str(found.num_records),
+        f"{found.accuracy:.3f} [{low:.2f}, {high:.2f}]",
+        auc,
+        f"{found.base_rate:.3f}",
+        f"{found.calibration_error:.3f}",
+        f"{found.loss:.3f}",
+    )
 
 
 def _shown(epsilon_per_site: Any) -> list[tuple[str, str]]:

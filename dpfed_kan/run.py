@@ -10,6 +10,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from dpfed_kan.assessment import Assessment, assess
 from dpfed_kan.evaluation import Utility, evaluate
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.server import Server, rounds
@@ -19,6 +20,7 @@ from dpfed_kan.kan import decision_function
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
 from dpfed_kan.privacy.accounting.running import RunningAccount
 from dpfed_kan.privacy.accounting.sites import records_of_account
+from dpfed_kan.privacy.clipping import Vector
 from dpfed_kan.privacy.joint_sampling import total_batch_size
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.run_directory import RunDirectory
@@ -53,9 +55,10 @@ class Run:
         directory: Where its files are.
         guarantee: Of the rounds that happened, for the worst site.
         epsilon_per_site: Site name to ε.
-        num_records: Site name to n_k.
+        num_records: Site name to n_k, in units of privacy.
+        left_out: Site name to why it takes no part.
         seeded: Whether the noise came from a seed.
-        utility: Of the final model on the held-out records.
+        assessment: Of the final model on the held-out records.
         share_projected: Steps that had left the ball, over steps.
         finished: Whether all planned rounds were run.
         seconds: Wall time of this call's rounds.
@@ -66,8 +69,9 @@ class Run:
     guarantee: PrivacyGuarantee | NonPrivate
     epsilon_per_site: Mapping[str, float]
     num_records: Mapping[str, int]
+    left_out: Mapping[str, str]
     seeded: bool
-    utility: Utility
+    assessment: Assessment
     share_projected: float
     finished: bool
     seconds: float
@@ -172,11 +176,10 @@ def _train(
         mechanism=server.mechanism, num_records=server.num_records, path=directory.ledger_path
     )
 
-    def measure(at: SGDState) -> Utility:
-        scores = decision_function(
+    def scores(at: SGDState) -> Vector:
+        return decision_function(
             plan.sites.model, at.params, plan.sites.params.frozen, held_out.features
         )
-        return evaluate(scores, held_out.labels)
 
     def main(grid: Grid) -> None:
         nonlocal state
@@ -197,7 +200,7 @@ def _train(
                 num_rounds=state.num_steps,
                 planned_rounds=experiment.num_rounds,
                 epsilon=spent.epsilon(state.num_steps) if due else None,
-                utility=measure(state) if due else None,
+                utility=evaluate(scores(state), held_out.labels) if due else None,
             )
             directory.append_metrics(_metrics_row(progress, state))
             if listener is not None:
@@ -220,8 +223,9 @@ def _train(
         guarantee=per_site.sites[per_site.worst_site],
         epsilon_per_site={site: found.epsilon for site, found in per_site.sites.items()},
         num_records=server.num_records,
+        left_out=plan.sites.federation.left_out,
         seeded=plan.streams.seeded,
-        utility=measure(state),
+        assessment=assess(scores(state), held_out.labels, held_out.sites),
         share_projected=state.num_projected / max(1, state.num_steps),
         finished=state.num_steps == experiment.num_rounds,
         seconds=time.perf_counter() - start,

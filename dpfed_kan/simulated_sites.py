@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpfed_kan.config import build, to_config
 from dpfed_kan.data.federation import Federation
 from dpfed_kan.experiment import Experiment
@@ -32,7 +35,11 @@ class SimulatedSites:
         self.params: KANParams = self.model.initialize(
             self.input_dim, streams.generator("initial_params")
         )
-        self.num_records = {site: len(shard) for site, shard in self.federation.shards.items()}
+        self._patients = _patients(experiment, self.federation)
+        self.num_records = {
+            site: len(shard) if site not in self._patients else int(self._patients[site].max()) + 1
+            for site, shard in self.federation.shards.items()
+        }
         self.settings = json.dumps(
             {
                 "experiment": to_config(experiment),
@@ -70,7 +77,7 @@ class SimulatedSites:
         shard = self.federation.shards[names[partition_id]]
         return Site(
             name=names[partition_id],
-            num_records=len(shard),
+            num_records=self.num_records[names[partition_id]],
             gradients=KANGradients(
                 model=self.model,
                 frozen=self.params.frozen,
@@ -80,7 +87,34 @@ class SimulatedSites:
             sampling=at_site(self._experiment.sampling, len(shard)),
             l2_clip_norm=self._experiment.privacy.l2_clip_norm,
             streams=self._streams.for_site(names[partition_id]),
+            patients=self._patients.get(names[partition_id]),
         )
+
+
+def _patients(experiment: Experiment, federation: Federation) -> dict[str, NDArray[np.intp]]:
+    """Return whose each record is, numbered within each site, where patients are the unit.
+
+    Raises:
+        ValueError: If the source does not name patients, or one is at more sites than allowed.
+    """
+    if experiment.privacy.privacy_unit == "record":
+        return {}
+    numbered = {}
+    for site, shard in federation.shards.items():
+        if shard.patients is None:
+            raise ValueError(
+                "privacy_unit=patient needs records that say whose they are: declare patient_id"
+            )
+        numbered[site] = np.unique(shard.patients, return_inverse=True)[1].astype(np.intp)
+    allowed, found = experiment.privacy.sites_per_patient, federation.sites_per_patient
+    if found > allowed:
+        raise ValueError(
+            f"some patient has records at {found} sites, more than privacy.sites_per_patient="
+            f"{allowed}: each site clips on its own, so a patient's guarantee would multiply. Set "
+            f"privacy.sites_per_patient={found} to have it multiplied and said so, or partition by "
+            "patients (dpfed_kan.data.partition.PatientGroups)"
+        )
+    return numbered
 
 
 @lru_cache(maxsize=1)

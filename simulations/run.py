@@ -46,6 +46,7 @@ def _run(config: DictConfig, output_dir: Path) -> None:
     from dpfed_kan.report import as_json, print_report
     from simulations.progress import RunProgress
 
+    _place_files(settings)
     console = Console()
     with RunProgress(console) as progress:
         if resume_dir is None:
@@ -60,6 +61,25 @@ def _run(config: DictConfig, output_dir: Path) -> None:
             result = resume(_resumable(str(resume_dir)), listener=progress)
     result.directory.save_report(as_json(result))
     print_report(result, console)
+
+
+def _place_files(settings: dict[str, Any]) -> None:
+    """Let data.root and a schema's path count from where the command was given.
+
+    `data.root` only serves interpolation; the source has the absolute path, so that a run can
+    be continued from anywhere. A schema that is named by its file is put in its place.
+    """
+    data = settings.get("data", {})
+    data.pop("root", None)
+    source = data.get("source", {})
+    if isinstance(source.get("root"), str):
+        source["root"] = hydra.utils.to_absolute_path(source["root"])
+    if isinstance(source.get("schema"), str):
+        from dpfed_kan.config import to_config
+        from dpfed_kan.schema_file import load_schema
+
+        path = Path(hydra.utils.to_absolute_path(source["schema"]))
+        source["schema"] = to_config(load_schema(path))
 
 
 def _resumable(resume_dir: str) -> Path:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed_kan._validate import check_count, check_number
+from dpfed_kan._validate import check_choice, check_count, check_number
+from dpfed_kan.data.findings import DataError
+from dpfed_kan.data.partition import site_names
 from dpfed_kan.data.records import Records
 from dpfed_kan.streams import Streams
 
@@ -53,9 +56,9 @@ class IID:
                 f"expected num_sites={self.num_sites} of at most {len(records)}, the number of "
                 "training records"
             )
-        digits = len(str(self.num_sites))
         parts = np.array_split(rng.permutation(len(records)), self.num_sites)
-        return {f"site-{k + 1:0{digits}d}": np.sort(part) for k, part in enumerate(parts)}
+        names = site_names(self.num_sites)
+        return {name: np.sort(part) for name, part in zip(names, parts, strict=True)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,48 +68,133 @@ class Federation:
     Args:
         shards: Site name to its training records, in the order of names.
         held_out: Records for evaluation.
+        left_out: Site name to the reason why it takes no part.
     """
 
     shards: dict[str, Records]
     held_out: Records
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sites_per_patient(self) -> int:
+        """The most sites that hold records of one patient; 1 where patients are not known."""
+        seen: dict[str, int] = {}
+        for shard in self.shards.values():
+            for patient in set() if shard.patients is None else set(shard.patients.tolist()):
+                seen[patient] = seen.get(patient, 0) + 1
+        return max(seen.values(), default=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FederatedData:
-    """A source, a held-out fraction and a partition: the data of a simulated federation.
+    """A source, held-out records and a partition: the data of a simulated federation.
+
+    Records of one patient, where the source names patients, are held out together.
 
     Args:
         source: Where the records come from.
         partition: Which site holds which.
-        test_fraction: Share of records held out before the partition.
+        test_fraction: Share of records held out before the partition; null to hold out those
+            that the source itself does.
+        min_records: Fewest records (and patients, where they are named) that a site may bring;
+            an explicit smaller number admits smaller sites.
+        small_sites: A site with fewer stops the run, or is left out by name.
     """
 
     source: Source
     partition: Partition
-    test_fraction: float = 0.2
+    test_fraction: float | None = 0.2
+    min_records: int = 20
+    small_sites: Literal["refuse", "leave_out"] = "refuse"
 
     def __post_init__(self) -> None:
-        check_number(
-            "test_fraction", self.test_fraction, low=0.0, high=1.0, low_open=True, high_open=True
-        )
+        if self.test_fraction is not None:
+            check_number(
+                "test_fraction",
+                self.test_fraction,
+                low=0.0,
+                high=1.0,
+                low_open=True,
+                high_open=True,
+            )
+        check_count("min_records", self.min_records)
+        check_choice("small_sites", self.small_sites, ("refuse", "leave_out"))
 
     def load(self, streams: Streams) -> Federation:
         """Load, hold out, deal out: the same for the same streams.
 
         Raises:
-            ValueError: If the fraction leaves no record on one of the two sides.
+            ValueError: If one of the two sides would be empty, or a site is too small.
         """
         records = self.source.load(streams)
+        if not len(records):
+            raise DataError("no usable rows at any site")
+        held_out = self._held_out(records, streams.generator("split"))
+        train = records.take(np.flatnonzero(~held_out))
+        apart = records.take(np.flatnonzero(held_out))
+        parts = self.partition.split(train, streams.generator("partition"))
+        shards = {site: train.take(parts[site]) for site in sorted(parts)}
+        natural = apart.sites is not None and set(np.unique(apart.sites)) <= set(shards)
+        left_out = self._too_small(shards, apart if natural else None)
+        if left_out and (self.small_sites == "refuse" or len(left_out) == len(shards)):
+            raise DataError(
+                f"{'; '.join(left_out.values())}. Few records are hard to hide and teach little: "
+                "set data.small_sites=leave_out to train without such sites, or a smaller "
+                "data.min_records to admit them"
+            )
+        if natural and left_out and apart.sites is not None:
+            apart = apart.take(np.flatnonzero(~np.isin(apart.sites, list(left_out))))
+        if not len(apart):
+            raise DataError("no held-out record is left at the sites that take part")
+        return Federation(
+            shards={site: shard for site, shard in shards.items() if site not in left_out},
+            held_out=apart,
+            left_out=left_out,
+        )
+
+    def _held_out(self, records: Records, rng: np.random.Generator) -> NDArray[np.bool_]:
+        if self.test_fraction is None:
+            if records.held_out is None or records.held_out.all() or not records.held_out.any():
+                raise ValueError(
+                    "test_fraction=null needs a source that holds records out itself; give a "
+                    "fraction in (0, 1)"
+                )
+            return records.held_out
+        held_out = np.zeros(len(records), dtype=bool)
         num_held_out = round(self.test_fraction * len(records))
-        if not 0 < num_held_out < len(records):
+        if records.patients is None:
+            held_out[rng.permutation(len(records))[:num_held_out]] = True
+        else:
+            patients, whose = np.unique(records.patients, return_inverse=True)
+            chosen = round(self.test_fraction * len(patients))
+            held_out = np.isin(whose, rng.permutation(len(patients))[:chosen])
+        if held_out.all() or not held_out.any():
             raise ValueError(
                 f"expected test_fraction={self.test_fraction:g} to leave records on both sides of "
                 f"{len(records)}"
             )
-        order = streams.generator("split").permutation(len(records))
-        train = records.take(np.sort(order[num_held_out:]))
-        parts = self.partition.split(train, streams.generator("partition"))
-        return Federation(
-            shards={site: train.take(parts[site]) for site in sorted(parts)},
-            held_out=records.take(np.sort(order[:num_held_out])),
-        )
+        return held_out
+
+    def _too_small(self, shards: Mapping[str, Records], apart: Records | None) -> dict[str, str]:
+        """Return why each site is too small that is: it trains on too few, or brings too few."""
+        reasons = {}
+        for site, shard in shards.items():
+            brings, patients = len(shard), _num_patients(shard)
+            if apart is not None and apart.sites is not None:
+                here = apart.take(np.flatnonzero(apart.sites == site))
+                brings += len(here)
+                patients = None if patients is None else patients + (_num_patients(here) or 0)
+            if brings < self.min_records or not len(shard):
+                reasons[site] = (
+                    f"{site} has {brings} records ({len(shard)} to train on), fewer than "
+                    f"min_records={self.min_records}"
+                )
+            elif patients is not None and patients < self.min_records:
+                reasons[site] = (
+                    f"{site} has {patients} patients, fewer than min_records={self.min_records}"
+                )
+        return reasons
+
+
+def _num_patients(records: Records) -> int | None:
+    return None if records.patients is None else len(set(records.patients.tolist()))

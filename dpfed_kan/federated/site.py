@@ -65,11 +65,13 @@ class Site:
 
     Args:
         name: Public.
-        num_records: n_k, public.
+        num_records: n_k, public: records, or patients where they are the unit of privacy.
         gradients: The model over the site's records.
         sampling: Who takes part in a round.
         l2_clip_norm: C.
         streams: The site's own secret streams.
+        patients: Whose each record is, numbered from 0 to n_k − 1, where patients are the unit:
+            a patient's records join a round together and are clipped together. None otherwise.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Site:
     sampling: SiteSampling
     l2_clip_norm: float
     streams: Streams
+    patients: Indices | None = field(default=None, repr=False)
 
     def draw(self, round_index: int, *, count: int | None = None) -> Indices:
         """Return the records that join a round: the same whenever it is asked for.
@@ -86,6 +89,10 @@ class Site:
             round_index: t, from 0.
             count: How many, where the server decides it; None otherwise.
         """
+        units = self._draw_units(round_index, count)
+        return units if self.patients is None else np.flatnonzero(np.isin(self.patients, units))
+
+    def _draw_units(self, round_index: int, count: int | None) -> Indices:
         stream_of = round_index if draws_every_round(self.sampling) else None
         rng = self.streams.generator("sampling", round_index=stream_of)
         if isinstance(self.sampling, FixedSize):
@@ -98,7 +105,7 @@ class Site:
         """Answer a broadcast.
 
         Guarantees:
-            One record changes `value` by at most C; how many records joined is not told.
+            One record (or patient) changes `value` by at most C; how many joined is not told.
 
         Raises:
             ValueError: If the broadcast does not fit the model.
@@ -115,5 +122,6 @@ class Site:
         count = None if broadcast.counts is None else broadcast.counts.get(self.name)
         drawn = self.draw(broadcast.round_index, count=count)
         blocks = self.gradients.blocks(broadcast.params, drawn)
-        total = clip_and_sum(blocks, l2_clip_norm=self.l2_clip_norm)
+        groups = None if self.patients is None else self.patients[drawn]
+        total = clip_and_sum(blocks, l2_clip_norm=self.l2_clip_norm, groups=groups)
         return Reply(site=self.name, round_index=broadcast.round_index, value=total.value)

@@ -63,17 +63,50 @@ def squared_norms(blocks: Sequence[GradientBlock]) -> Vector:
 
 def clip_factors(blocks: Sequence[GradientBlock], *, l2_clip_norm: float) -> Vector:
     """Return s_i = min(1, C/‖g_i‖), and 0 for an example whose gradient is not finite."""
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        norms = np.sqrt(squared_norms(blocks))
-        factors: Vector = np.minimum(1.0, l2_clip_norm / norms)
-    finite = np.isfinite(norms)
-    return np.where(finite, factors, 0.0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        squares = squared_norms(blocks)
+    return _factors(squares, l2_clip_norm)
 
 
-def clip_and_sum(blocks: Sequence[GradientBlock], *, l2_clip_norm: float) -> ClippedSum:
+def grouped_clip_factors(
+    blocks: Sequence[GradientBlock], groups: NDArray[np.intp], *, l2_clip_norm: float
+) -> Vector:
+    """Return s_i = min(1, C/‖Σ_{j in i's group} g_j‖); 0 where one of them is not finite.
+
+    ‖Σ_i left_i ⊗ right_i‖² = Σ_ij ⟨left_i, left_j⟩⟨right_i, right_j⟩, so no sum of outer products
+    is formed. Gradients of a group can cancel, and what then is left of the norm is rounding: a
+    multiple of float64's precision of (Σ_i ‖g_i‖)² is added, so that it is never too small.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        singles = squared_norms(blocks)
+        squares = singles.copy()
+        order = np.argsort(groups, kind="stable")
+        _, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
+        for size in np.unique(sizes[sizes > 1]):
+            rows = order[starts[sizes == size][:, None] + np.arange(size)]
+            total = np.zeros(len(rows))
+            for block in blocks:
+                left, right = block.left[rows], block.right[rows]
+                grams = (left @ left.transpose(0, 2, 1)) * (right @ right.transpose(0, 2, 1))
+                total += grams.sum(axis=(1, 2))
+            width = max(part.shape[1] for block in blocks for part in (block.left, block.right))
+            slack = (width + size) * 8 * np.finfo(np.float64).eps
+            largest = np.square(np.sqrt(singles[rows]).sum(axis=1))
+            squares[rows] = (np.maximum(total, 0.0) + slack * largest)[:, None]
+    return _factors(squares, l2_clip_norm)
+
+
+def clip_and_sum(
+    blocks: Sequence[GradientBlock],
+    *,
+    l2_clip_norm: float,
+    groups: NDArray[np.intp] | None = None,
+) -> ClippedSum:
     """Clip every example's joint gradient to C and add them up.
 
     One norm over all blocks: clipping block by block would let a record contribute more.
+    With groups, the sum of a group's gradients is what is clipped, and what one group may
+    change; a group with one non-finite example contributes nothing.
 
     Guarantees:
         A non-finite example contributes zero; the sum is finite whenever the blocks of the
@@ -82,6 +115,8 @@ def clip_and_sum(blocks: Sequence[GradientBlock], *, l2_clip_norm: float) -> Cli
     Args:
         blocks: At least one block; all of the same n, which may be 0.
         l2_clip_norm: C in (0, ∞]; infinity is for runs without privacy.
+        groups: Shape (n,), whose each example is, to clip the examples of one patient together;
+            None to clip each by itself.
 
     Returns:
         The sum, flattened block after block.
@@ -94,7 +129,12 @@ def clip_and_sum(blocks: Sequence[GradientBlock], *, l2_clip_norm: float) -> Cli
         len(blocks[0].left)
     }:
         raise ValueError("expected at least one gradient block, all with the same examples")
-    factors = clip_factors(blocks, l2_clip_norm=l2_clip_norm)
+    if groups is None:
+        factors = clip_factors(blocks, l2_clip_norm=l2_clip_norm)
+    elif groups.shape != (len(blocks[0].left),):
+        raise ValueError(f"expected {len(blocks[0].left)} groups, one an example")
+    else:
+        factors = grouped_clip_factors(blocks, groups, l2_clip_norm=l2_clip_norm)
     kept = np.flatnonzero(factors)
     num_nonfinite = len(factors) - len(kept)
     if num_nonfinite:  # 0 * NaN is NaN: such examples are taken out, not multiplied away
@@ -103,3 +143,11 @@ def clip_and_sum(blocks: Sequence[GradientBlock], *, l2_clip_norm: float) -> Cli
     sums = [((block.left * factors[:, None]).T @ block.right).ravel() for block in blocks]
     value = sums[0] if len(sums) == 1 else np.concatenate(sums)
     return ClippedSum(value=value, l2_sensitivity=l2_clip_norm, num_nonfinite=num_nonfinite)
+
+
+def _factors(squares: Vector, l2_clip_norm: float) -> Vector:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        norms = np.sqrt(squares)
+        factors: Vector = np.minimum(1.0, l2_clip_norm / norms)
+    finite = np.isfinite(norms)
+    return np.where(finite, factors, 0.0)

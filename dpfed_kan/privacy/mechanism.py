@@ -15,6 +15,8 @@ from dpfed_kan.privacy.noising import Noise, draw_noise
 from dpfed_kan.streams import Streams
 
 NeighboringRelation = Literal["zero_out", "add_remove", "replace_one"]
+PrivacyUnit = Literal["record", "patient"]
+PRIVACY_UNITS: tuple[PrivacyUnit, ...] = ("record", "patient")
 NEIGHBORING_RELATIONS: tuple[NeighboringRelation, ...] = ("zero_out", "add_remove", "replace_one")
 
 
@@ -64,6 +66,9 @@ class Mechanism:
         num_rounds: The horizon T: a round beyond it is refused.
         neighboring_relation: What may differ between two data sets that must look alike:
             one record zeroed out (site sizes public), added or removed, or replaced.
+        privacy_unit: What one clipped gradient stands for: a record, or all of a patient's.
+        sites_per_unit: The most sites that hold records of one unit, public: each of them clips,
+            and what the whole guarantee costs multiplies.
     """
 
     sampling: Sampling
@@ -71,8 +76,12 @@ class Mechanism:
     l2_clip_norm: float
     num_rounds: int
     neighboring_relation: NeighboringRelation = "zero_out"
+    privacy_unit: PrivacyUnit = "record"
+    sites_per_unit: int = 1
 
     def __post_init__(self) -> None:
+        check_choice("privacy_unit", self.privacy_unit, PRIVACY_UNITS)
+        check_count("sites_per_unit", self.sites_per_unit)
         no_noise = self.noise.noise_multiplier == 0
         check_positive("l2_clip_norm", self.l2_clip_norm, allow_infinity=no_noise)
         check_count("num_rounds", self.num_rounds)

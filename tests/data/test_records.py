@@ -1,5 +1,6 @@
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,6 +37,17 @@ def test_many_bad_rows_are_counted_and_not_listed() -> None:
     features = np.full((50, 1), math.nan)
     with pytest.raises(ValueError, match=r"rows 0, 1, 2, 3, 4 and 45 more"):
         records(features)
+
+
+def test_records_are_shown_without_their_values() -> None:
+    named = replace(
+        records(np.full((3, 1), 0.123)),
+        patients=np.array(["CANARY"] * 3),
+        sites=np.array(["s"] * 3),
+    )
+    assert "0.123" not in repr(named)
+    assert "CANARY" not in repr(named)
+    assert "1." not in repr(named)
 
 
 @pytest.mark.parametrize("bad", [0.0, 2.0, math.nan])
@@ -105,7 +117,10 @@ def test_no_record_is_lost_or_doubled(
 ) -> None:
     source = SyntheticLogistic(num_records=num_records, input_dim=2)
     data = FederatedData(
-        source=source, partition=IID(num_sites=num_sites), test_fraction=test_fraction
+        source=source,
+        partition=IID(num_sites=num_sites),
+        test_fraction=test_fraction,
+        min_records=1,
     )
     streams = Streams.from_seed(seed)
     federation = data.load(streams)

@@ -130,3 +130,29 @@ def test_noise_none_is_the_same_run_without_privacy(tmp_path: Path) -> None:
     (directory,) = (tmp_path / "outputs").glob("*/*")
     stated = report(directory)["guarantee"]
     assert (stated["private"], stated["epsilon"]) == (False, "infinity")
+
+
+def test_the_files_of_hospitals_train_under_a_schema_of_theirs(tmp_path: Path) -> None:
+    fixtures = ROOT / "tests" / "data" / "fixtures"
+    for name in ("base_site_a.csv", "base_site_b.csv", "f04_header_only.csv", "schema.yaml"):
+        (tmp_path / name).write_bytes((fixtures / name).read_bytes())
+    files = ",".join(
+        f"{{site: {site}, path: {name}.csv}}"
+        for site, name in (("a", "base_site_a"), ("b", "base_site_b"), ("c", "f04_header_only"))
+    )
+    arguments = ["data=csv", "data.root=.", "data.source.schema=schema.yaml", *QUICK[3:]]
+    arguments += [f"data.source.files=[{files}]", "hydra.run.dir=run"]
+    refused = command(*arguments, cwd=tmp_path)
+    assert "c has 0 records" in refused.stderr
+    assert "small_sites=leave_out" in refused.stderr
+    done = command(*arguments, "data.small_sites=leave_out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "c takes no part: c has 0 records" in done.stdout.replace("\n", " ")
+    assert set(report(tmp_path / "run")["public"]["left_out"]) == {"c"}
+    assert set(report(tmp_path / "run")["public"]["num_records"]) == {"a", "b"}
+
+
+def test_a_missing_directory_is_told_with_its_absolute_path(tmp_path: Path) -> None:
+    done = command("data=heart", "data.root=nowhere", "hydra.job.chdir=true", cwd=tmp_path)
+    assert str(tmp_path / "nowhere" / "processed.cleveland.data") in done.stderr
+    assert "archive.ics.uci.edu" in done.stderr

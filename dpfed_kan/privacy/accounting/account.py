@@ -48,6 +48,8 @@ def account(
         ValueError: If δ or the number of rounds is out of range.
         TypeError: If there is no account for the mechanism.
     """
+    if isinstance(mechanism, Mechanism) and mechanism.sites_per_unit > 1:
+        raise ValueError("this account is of a unit at one site; use several_sites.account")
     if not isinstance(mechanism, Mechanism):
         raise TypeError(f"there is no account for {type(mechanism).__name__}")
     check_delta(delta, num_records=num_records)

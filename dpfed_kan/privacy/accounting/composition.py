@@ -57,6 +57,11 @@ class Run:
     def __post_init__(self) -> None:
         check_count("num_rounds", self.num_rounds, low=0)
         check_count("repetitions", self.repetitions)
+        if self.mechanism.sites_per_unit > 1:
+            raise ValueError(
+                "runs of a unit with records at several sites do not compose here: account for "
+                "each run and add up, or have the records of each unit at one site"
+            )
         if self.num_rounds > self.mechanism.num_rounds:
             raise ValueError(
                 f"expected num_rounds={self.num_rounds} of at most {self.mechanism.num_rounds}, "

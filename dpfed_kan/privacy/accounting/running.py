@@ -6,7 +6,6 @@ import math
 from functools import cached_property, lru_cache
 
 from dpfed_kan._validate import check_count
-from dpfed_kan.privacy.accounting.account import account
 from dpfed_kan.privacy.accounting.block_spectral import (
     block_spectral_epsilon,
     block_spectral_loss,
@@ -21,6 +20,7 @@ from dpfed_kan.privacy.accounting.loss_distribution import (
     loss_epsilon,
 )
 from dpfed_kan.privacy.accounting.poisson import poisson_interval, poisson_loss
+from dpfed_kan.privacy.accounting.several_sites import account
 from dpfed_kan.privacy.accounting.spectral import independent_noise
 from dpfed_kan.privacy.joint_sampling import FixedSize
 from dpfed_kan.privacy.mechanism import Mechanism
@@ -82,6 +82,8 @@ class RunningAccount:
     @cached_property
     def _composes(self) -> bool:
         """Whether rounds, or blocks of rounds, compose into the whole horizon's account."""
+        if self.mechanism.sites_per_unit > 1:
+            return False
         match self.mechanism.sampling:
             case Poisson():
                 return True
@@ -99,7 +101,7 @@ class RunningAccount:
     def _width(self) -> int:
         """The number of rounds that are accounted for at a time."""
         mechanism = self.mechanism
-        if gaussian_sensitivity(mechanism, 1) is not None:
+        if self._gaussian_sensitivity(1) is not None:
             return 1
         if not self._composes:
             return -(-mechanism.num_rounds // _CHECKPOINTS)
@@ -116,9 +118,13 @@ class RunningAccount:
             known_epsilon=self.full.epsilon,
         ).width
 
+    def _gaussian_sensitivity(self, rounds: int) -> float | None:
+        one_site = self.mechanism.sites_per_unit == 1
+        return gaussian_sensitivity(self.mechanism, rounds) if one_site else None
+
     def _of_first_rounds(self, rounds: int) -> float:
         mechanism = self.mechanism
-        sensitivity = gaussian_sensitivity(mechanism, rounds)
+        sensitivity = self._gaussian_sensitivity(rounds)
         if sensitivity is not None:
             factor = mechanism.sensitivity_factor
             return gaussian_epsilon(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpfed_kan.privacy.accounting.account import account
 from dpfed_kan.privacy.accounting.guarantee import NonPrivate, PrivacyGuarantee
+from dpfed_kan.privacy.accounting.several_sites import account
 from dpfed_kan.privacy.joint_sampling import FixedSize
 from dpfed_kan.privacy.mechanism import Mechanism
 

@@ -1,0 +1,143 @@
+"""What a final model is worth at each site and over all: facts about records, so not private."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest, norm, rankdata
+
+from dpfed_kan.evaluation import evaluate
+from dpfed_kan.privacy.clipping import Vector
+
+Interval = tuple[float, float]
+CONFIDENCE = 0.95
+_BINS = 10
+_ONE_CLASS = "undefined: only one class is present"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """A binary classifier on some records.
+
+    Args:
+        num_records: Records it was measured on.
+        accuracy: Share of right signs.
+        accuracy_interval: 95 % (Wilson).
+        base_rate: Accuracy of always naming the more frequent class.
+        auc: Area under the ROC curve; None where undefined.
+        auc_interval: 95 % (DeLong, on the logit); None where undefined.
+        auc_reason: Why there is no AUC; None where there is.
+        loss: Mean logistic loss.
+        brier: Mean squared error of the probabilities.
+        calibration_error: Mean gap of probability and frequency over ten equal bins, by records.
+    """
+
+    num_records: int
+    accuracy: float
+    accuracy_interval: Interval
+    base_rate: float
+    auc: float | None
+    auc_interval: Interval | None
+    auc_reason: str | None
+    loss: float
+    brier: float
+    calibration_error: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assessment:
+    """Over all held-out records, and at each site where it is known whose they are.
+
+    Args:
+        pooled: Over all.
+        per_site: Site name to its own; empty where records were held out before they were dealt
+            to sites.
+        mean_accuracy: Over the sites, each counted once; None without sites.
+        mean_auc: Over the sites that have one.
+        num_sites_with_auc: How many those are.
+    """
+
+    pooled: Quality
+    per_site: Mapping[str, Quality]
+    mean_accuracy: float | None
+    mean_auc: float | None
+    num_sites_with_auc: int
+
+
+def assess(scores: Vector, labels: Vector, sites: NDArray[np.str_] | None) -> Assessment:
+    """Measure scores against labels, over all and site by site.
+
+    Args:
+        scores: f(x), shape (n,).
+        labels: −1 or +1, shape (n,).
+        sites: Site names, shape (n,), or None.
+    """
+    names = [] if sites is None else [str(name) for name in np.unique(sites)]
+    per_site = {name: quality(scores[sites == name], labels[sites == name]) for name in names}
+    aucs = [found.auc for found in per_site.values() if found.auc is not None]
+    return Assessment(
+        pooled=quality(scores, labels),
+        per_site=per_site,
+        mean_accuracy=_mean([found.accuracy for found in per_site.values()]),
+        mean_auc=_mean(aucs),
+        num_sites_with_auc=len(aucs),
+    )
+
+
+def quality(scores: Vector, labels: Vector) -> Quality:
+    """Measure scores against labels, with confidence intervals."""
+    utility = evaluate(scores, labels)
+    positive = labels > 0
+    prob = 1 / (1 + np.exp(-np.clip(scores, -700, 700)))
+    num_right = int(((scores > 0) == positive).sum())
+    interval = binomtest(num_right, len(labels)).proportion_ci(CONFIDENCE, method="wilson")
+    return Quality(
+        num_records=utility.num_records,
+        accuracy=utility.accuracy,
+        accuracy_interval=(float(interval.low), float(interval.high)),
+        base_rate=utility.base_rate,
+        auc=utility.auc,
+        auc_interval=None if utility.auc is None else auc_interval(scores, labels),
+        auc_reason=_ONE_CLASS if utility.auc is None else None,
+        loss=utility.loss,
+        brier=float(np.square(prob - positive).mean()),
+        calibration_error=_calibration_error(prob, positive),
+    )
+
+
+def auc_interval(scores: Vector, labels: Vector) -> Interval:
+    """Return DeLong's interval for the AUC, on the logit so that it stays in [0, 1].
+
+    DeLong, DeLong, Clarke-Pearson (1988), by ranks as Sun and Xu (2014). An AUC of 0 or 1, or a
+    class of one record, has no variance to speak of: the interval is then [0, 1].
+    """
+    positive, negative = scores[labels > 0], scores[labels < 0]
+    m, n = len(positive), len(negative)
+    joint = rankdata(np.concatenate([positive, negative]))
+    over_positive = (joint[:m] - rankdata(positive)) / n
+    over_negative = 1 - (joint[m:] - rankdata(negative)) / m
+    auc = float(over_positive.mean())
+    if min(m, n) < 2 or auc in (0.0, 1.0):
+        return 0.0, 1.0
+    std = math.sqrt(over_positive.var(ddof=1) / m + over_negative.var(ddof=1) / n)
+    middle = math.log(auc / (1 - auc))
+    half = float(norm.ppf((1 + CONFIDENCE) / 2)) * std / (auc * (1 - auc))
+    return _sigmoid(middle - half), _sigmoid(middle + half)
+
+
+def _calibration_error(prob: Vector, positive: NDArray[np.bool_]) -> float:
+    bins = np.minimum((prob * _BINS).astype(np.intp), _BINS - 1)
+    gaps = np.bincount(bins, weights=prob - positive, minlength=_BINS)
+    return float(np.abs(gaps).sum() / len(prob))
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-max(-700.0, min(700.0, x))))

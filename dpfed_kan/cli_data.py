@@ -1,0 +1,162 @@
+"""`dpfed-kan check-data` and `plan`: what a file holds, and who would hold what."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table as Shown
+
+from dpfed_kan.config import build
+from dpfed_kan.data.encoding import encode, encoded_names
+from dpfed_kan.data.findings import row_numbers
+from dpfed_kan.data.reader import Table, read_table
+from dpfed_kan.data.schema import Schema
+from dpfed_kan.schema_file import load_schema
+
+_FEW = 20
+
+
+def add_check_data(verbs: Any) -> None:
+    """Add the verb to the command's parser."""
+    verb = verbs.add_parser(
+        "check-data",
+        help="what would be accepted of a file",
+        description=(
+            "Check a file against the schema that the sites agreed on. The answer holds columns, "
+            "counts and row numbers (a header line is row 1), never a value. It is about the "
+            "site's own records: for the site's own eyes."
+        ),
+    )
+    verb.add_argument("schema", type=Path, help="the agreed schema, YAML")
+    verb.add_argument("file", type=Path, help="the site's delimited file")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+    verb.set_defaults(answer=_check_data)
+
+
+def add_plan(verbs: Any) -> None:
+    """Add the verb to the command's parser."""
+    verb = verbs.add_parser(
+        "plan",
+        help="who would hold what, and at which ε",
+        description=(
+            "Show each site's n_k, class shares, q_k and ε_k before training. The configuration "
+            "is a run's config.yaml, or what `python -m simulations.run --cfg job --resolve` "
+            "prints. With seed: null every plan draws its own partition."
+        ),
+    )
+    verb.add_argument("config", type=Path, help="a resolved configuration, YAML")
+    verb.add_argument("--plot", type=Path, help="write a heat map (extra `plots`)")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+    verb.set_defaults(answer=_plan)
+
+
+def _plan(options: argparse.Namespace) -> None:
+    # what the other verbs need not wait for
+    from dpfed_kan.planning import as_table, plan_sites, save_heat_map
+
+    experiment = build(_settings(options.config))
+    rows, left_out = plan_sites(experiment)
+    if options.plot is not None:
+        save_heat_map(rows, options.plot)
+    if options.json:
+        sites = [{**asdict(row), "epsilon": _json_number(row.epsilon)} for row in rows]
+        print(json.dumps({"sites": sites, "left_out": left_out}, indent=2, ensure_ascii=False))
+        return
+    console = Console()
+    console.print(as_table(rows, unit=experiment.privacy.privacy_unit))
+    for site, reason in left_out.items():
+        console.print(f"{site} takes no part: {reason}", style="bold", highlight=False)
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path.absolute()} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise ValueError(f"{path} is not a YAML file in UTF-8") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no configuration")
+    content.pop("resume", None)
+    if isinstance(content.get("data"), dict):
+        content["data"].pop("root", None)  # serves interpolation only
+    return content
+
+
+def _json_number(number: float) -> float | str:
+    return "infinity" if math.isinf(number) else number
+
+
+def _check_data(options: argparse.Namespace) -> None:
+    schema = load_schema(options.schema)
+    table = read_table(options.file, schema)
+    found = _found(table, schema)
+    if options.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        _show(table, found)
+    if table.fatal:
+        sys.exit(1)
+    if not found["accepted"]:
+        raise ValueError(f"{options.file}: no usable rows")
+
+
+def _found(table: Table, schema: Schema) -> dict[str, Any]:
+    accepted = None if table.fatal else encode(table, schema)
+    return {
+        "rows": table.num_rows,
+        "accepted": 0 if accepted is None else len(accepted),
+        "refused": bool(table.fatal),
+        "features": list(encoded_names(schema)),
+        "positive": None if accepted is None else int((accepted.labels > 0).sum()),
+        "patients": None if table.patients is None else len(set(table.patients.tolist())),
+        "findings": [{**asdict(finding), "count": len(finding.rows)} for finding in table.findings],
+    }
+
+
+def _show(table: Table, found: dict[str, Any]) -> None:
+    console = Console()
+    if table.findings:
+        shown = Shown(title="What is odd", title_justify="left")
+        for name in ("column", "what", "count", "where", ""):
+            shown.add_column(name, justify="right" if name == "count" else "left")
+        for finding in table.findings:
+            where = (
+                "every row" if len(finding.rows) == table.num_rows else row_numbers(finding.rows)
+            )
+            shown.add_row(
+                finding.column or "(whole rows)",
+                finding.kind,
+                str(len(finding.rows)),
+                where,
+                "refused" if finding.fatal else "",
+            )
+        console.print(shown)
+    if found["refused"]:
+        console.print(
+            f"Refused: of {found['rows']} rows none would be used until the lines marked refused "
+            "are put right, in the file or in the schema.",
+            style="bold red",
+            highlight=False,
+        )
+        return
+    patients = "" if found["patients"] is None else f" of {found['patients']} patients"
+    console.print(
+        f"Accepted: {found['accepted']} of {found['rows']} rows{patients}, {found['positive']} "
+        f"positive, encoded into {len(found['features'])} columns.",
+        style="bold",
+        highlight=False,
+    )
+    if found["accepted"] < _FEW:
+        console.print(
+            f"Fewer than {_FEW} records: by default a federation refuses such a site.",
+            highlight=False,
+        )
