@@ -13,6 +13,11 @@ from dpfed_kan.privacy.mechanism import Mechanism, NeighboringRelation
 from dpfed_kan.privacy.noising import GaussianNoise, NoNoise
 from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson
 from dpfed_kan.streams import Streams
+from dpfed_kan.update.adaclip import AdaClip
+from dpfed_kan.update.adam import DPAdam
+from dpfed_kan.update.adam_bc import DPAdamBC
+from dpfed_kan.update.macadam import DPMacAdam
+from dpfed_kan.update.macadam_bc import DPMacAdamBC
 from dpfed_kan.update.sgd import ProjectedSGD
 
 
@@ -64,7 +69,7 @@ class Experiment:
     sampling: Poisson | FullBatch | Cyclic
     noise: GaussianNoise | NoNoise
     privacy: PrivacySettings
-    update: ProjectedSGD
+    update: ProjectedSGD | DPAdam | DPAdamBC | AdaClip | DPMacAdam | DPMacAdamBC
     runtime: InProcess | Ray
     num_rounds: int
     evaluate_every: int = 1

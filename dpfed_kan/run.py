@@ -21,7 +21,7 @@ from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.run_directory import RunDirectory
 from dpfed_kan.simulated_sites import SimulatedSites
 from dpfed_kan.streams import Streams
-from dpfed_kan.update.sgd import SGDState
+from dpfed_kan.update.rule import UpdateState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,15 +163,17 @@ def _train(
     experiment, server, held_out = plan.experiment, plan.server, plan.sites.federation.held_out
     delta = experiment.privacy.target_delta
     layout = plan.sites.model.layout(plan.sites.input_dim)
-    state = directory.load_checkpoint() or experiment.update.start(plan.sites.params.trainable)
+    state = directory.load_checkpoint() or experiment.update.start(
+        plan.sites.params.trainable, num_rounds=experiment.num_rounds
+    )
     directory.drop_metrics_after(state.num_steps)
     ledger = Ledger(
         mechanism=server.mechanism, num_records=server.num_records, path=directory.ledger_path
     )
 
-    def measure(at: SGDState) -> Utility:
+    def measure(at: UpdateState) -> Utility:
         scores = decision_function(
-            plan.sites.model, at.params, plan.sites.params.frozen, held_out.features
+            plan.sites.model, at.model_params, plan.sites.params.frozen, held_out.features
         )
         return evaluate(scores, held_out.labels)
 
@@ -224,12 +226,13 @@ def _train(
     )
 
 
-def _metrics_row(progress: Progress, state: SGDState) -> dict[str, Any]:
+def _metrics_row(progress: Progress, state: UpdateState) -> dict[str, Any]:
     epsilon = progress.epsilon
     utility = {} if progress.utility is None else asdict(progress.utility)
     return {
         "round": progress.num_rounds,
         "epsilon": "infinity" if epsilon == float("inf") else epsilon,
         "num_projected": state.num_projected,
+        **state.diagnostics,
         **{f"held_out_{name}": value for name, value in utility.items()},
     }

@@ -14,7 +14,7 @@ from dpfed_kan.privacy.clipping import ClippedSum, Vector
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.streams import Streams
-from dpfed_kan.update.sgd import ProjectedSGD, SGDState
+from dpfed_kan.update.rule import UpdateRule, UpdateState
 
 Exchange = Callable[[Broadcast], Sequence[Reply]]
 _NORM_SLACK = 1e-9
@@ -36,7 +36,7 @@ class Server:
     """
 
     mechanism: Mechanism
-    update_rule: ProjectedSGD
+    update_rule: UpdateRule
     num_records: Mapping[str, int]
     batch_size: float
 
@@ -47,13 +47,13 @@ class Server:
 
     def finish_round(
         self,
-        state: SGDState,
+        state: UpdateState,
         replies: Sequence[Reply],
         *,
         round_index: int,
         streams: Streams,
         ledger: Ledger,
-    ) -> SGDState:
+    ) -> UpdateState:
         """Add up, privatize, record, update: the only way that params move.
 
         Args:
@@ -113,12 +113,12 @@ class Server:
 
 def rounds(
     server: Server,
-    state: SGDState,
+    state: UpdateState,
     *,
     exchange: Exchange,
     streams: Streams,
     ledger: Ledger,
-) -> Iterator[SGDState]:
+) -> Iterator[UpdateState]:
     """Run the rounds that are left, one an iteration.
 
     Args:
@@ -132,7 +132,9 @@ def rounds(
         The state after each round.
     """
     for round_index in range(state.num_steps, server.mechanism.num_rounds):
-        replies = exchange(Broadcast(round_index=round_index, params=state.params))
+        replies = exchange(
+            Broadcast(round_index=round_index, params=state.params, transform=state.transform)
+        )
         state = server.finish_round(
             state, replies, round_index=round_index, streams=streams, ledger=ledger
         )

@@ -9,6 +9,8 @@ import numpy as np
 
 from dpfed_kan.privacy.clipping import GradientBlock, Vector, clip_and_sum
 from dpfed_kan.privacy.sampling import Indices, Sampling
+from dpfed_kan.privacy.transform import ClipTransform
+from dpfed_kan.privacy.transformed_clipping import clip_and_sum_transformed
 from dpfed_kan.streams import Streams
 
 
@@ -19,10 +21,12 @@ class Broadcast:
     Args:
         round_index: t, from 0.
         params: W_t, shape (D,).
+        transform: What to clip in; None is the gradient itself.
     """
 
     round_index: int
     params: Vector
+    transform: ClipTransform | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +36,8 @@ class Reply:
     Args:
         site: The site's name.
         round_index: The round it answers.
-        value: Shape (D,), the sum of its clipped gradients; not yet private.
+        value: Shape (D,), the sum of its clipped gradients, in the transform of the broadcast;
+            not yet private.
     """
 
     site: str
@@ -85,7 +90,8 @@ class Site:
         """Answer a broadcast.
 
         Guarantees:
-            One record changes `value` by at most C; how many records joined is not told.
+            One record changes `value` by at most C, in the broadcast's transform; how many
+            records joined is not told.
 
         Raises:
             ValueError: If the broadcast does not fit the model.
@@ -97,6 +103,15 @@ class Site:
             )
         if not np.isfinite(broadcast.params).all():
             raise ValueError("expected finite params in the broadcast")
+        if broadcast.transform is not None and (
+            broadcast.transform.center.shape != broadcast.params.shape
+        ):
+            raise ValueError("expected the clip transform to have the shape of the params")
         blocks = self.gradients.blocks(broadcast.params, self.draw(broadcast.round_index))
-        total = clip_and_sum(blocks, l2_clip_norm=self.l2_clip_norm)
+        if broadcast.transform is None:
+            total = clip_and_sum(blocks, l2_clip_norm=self.l2_clip_norm)
+        else:
+            total = clip_and_sum_transformed(
+                blocks, transform=broadcast.transform, l2_clip_norm=self.l2_clip_norm
+            )
         return Reply(site=self.name, round_index=broadcast.round_index, value=total.value)

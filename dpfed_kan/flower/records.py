@@ -15,8 +15,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from dpfed_kan.federated.site import Broadcast, Reply
 from dpfed_kan.privacy.clipping import Vector
+from dpfed_kan.privacy.transform import ClipTransform
 
 _PARAMS, _SUM = "params", "clipped_sum"
+_CENTER, _SCALE = "clip_center", "clip_scale"
 _ROUND, _SITE = "round_index", "site"
 _STYPE, _DTYPE = "numpy.ndarray", "float64"
 
@@ -77,9 +79,13 @@ def encode_broadcast(broadcast: Broadcast, *, settings: str) -> RecordDict:
         broadcast: Public.
         settings: What the site is built from, the same in every message of a run.
     """
+    arrays = {_PARAMS: encode_vector(broadcast.params)}
+    if broadcast.transform is not None:
+        arrays[_CENTER] = encode_vector(broadcast.transform.center)
+        arrays[_SCALE] = encode_vector(broadcast.transform.scale)
     return RecordDict(
         {
-            "arrays": ArrayRecord({_PARAMS: encode_vector(broadcast.params)}),
+            "arrays": ArrayRecord(arrays),
             "config": ConfigRecord({_ROUND: broadcast.round_index, "settings": settings}),
         }
     )
@@ -91,12 +97,15 @@ def decode_broadcast(content: RecordDict) -> tuple[Broadcast, str]:
     Raises:
         WireError: If names or types differ from `encode_broadcast`'s.
     """
-    params = _only_array(content, _PARAMS)
+    transformed = _SCALE in content.array_records.get("arrays", ArrayRecord())
+    names = (_PARAMS, _CENTER, _SCALE) if transformed else (_PARAMS,)
+    params, *rest = _only_arrays(content, *names)
+    transform = ClipTransform(center=rest[0], scale=rest[1]) if transformed else None
     config = _config(content)
     round_index, settings = config.get(_ROUND), config.get("settings")
     if not _is_index(round_index) or not isinstance(settings, str):
         raise WireError("expected a broadcast with round_index and settings")
-    return Broadcast(round_index=round_index, params=params), settings
+    return Broadcast(round_index=round_index, params=params, transform=transform), settings
 
 
 def encode_reply(reply: Reply) -> RecordDict:
@@ -115,7 +124,7 @@ def decode_reply(content: RecordDict) -> Reply:
     Raises:
         WireError: If names or types differ from `encode_reply`'s.
     """
-    value = _only_array(content, _SUM)
+    (value,) = _only_arrays(content, _SUM)
     config = _config(content)
     round_index, site = config.get(_ROUND), config.get(_SITE)
     if not _is_index(round_index) or not isinstance(site, str):
@@ -155,12 +164,12 @@ def _is_index(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _only_array(content: RecordDict, name: str) -> Vector:
+def _only_arrays(content: RecordDict, *names: str) -> list[Vector]:
     arrays = content.array_records.get("arrays", ArrayRecord())
-    if list(content.array_records) != ["arrays"] or list(arrays) != [name]:
+    if list(content.array_records) != ["arrays"] or list(arrays) != list(names):
         found = sorted(key for record in content.array_records.values() for key in record)
-        raise WireError(f"expected one array named {name!r}, got {found}")
-    return decode_vector(arrays[name])
+        raise WireError(f"expected the arrays {list(names)}, got {found}")
+    return [decode_vector(arrays[name]) for name in names]
 
 
 @lru_cache(maxsize=16)

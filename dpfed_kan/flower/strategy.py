@@ -15,7 +15,7 @@ from dpfed_kan.flower.exchange import GridExchange
 from dpfed_kan.flower.records import decode_vector, encode_vector
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.streams import Streams
-from dpfed_kan.update.sgd import SGDState
+from dpfed_kan.update.rule import UpdateState
 
 _LOG = logging.getLogger(__name__)
 _ARRAY = "params"
@@ -40,7 +40,7 @@ class PrivateStrategy(Strategy):
         self,
         *,
         server: Server,
-        state: SGDState,
+        state: UpdateState,
         exchange: GridExchange,
         streams: Streams,
         ledger: Ledger,
@@ -75,7 +75,11 @@ class PrivateStrategy(Strategy):
         if not ours or decode_vector(arrays[_ARRAY]).tobytes() != self.state.params.tobytes():
             raise ValueError("expected the params of the last release; only a release moves them")
         self._sent = self._exchange.messages(
-            Broadcast(round_index=round_index, params=self.state.params)
+            Broadcast(
+                round_index=round_index,
+                params=self.state.params,
+                transform=self.state.transform,
+            )
         )
         return self._sent
 
