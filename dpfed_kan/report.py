@@ -91,10 +91,12 @@ def print_report(run: Run, console: Console) -> None:
     quality = Table(title=f"Held-out records ({utility.num_records}), not private")
     for name in ("accuracy", "AUC", "majority base rate", "loss"):
         quality.add_column(name, justify="right")
-    auc = "undefined (one class)" if utility.auc is None else f"{utility.auc:.3f}"
-    quality.add_row(
-        f"{utility.accuracy:.3f}", auc, f"{utility.base_rate:.3f}", f"{utility.loss:.3f}"
+    auc = "undefined (not two classes)" if utility.auc is None else f"{utility.auc:.3f}"
+    accuracy, base_rate = (
+        "none" if share is None else f"{share:.3f}"
+        for share in (utility.accuracy, utility.base_rate)
     )
+    quality.add_row(accuracy, auc, base_rate, f"{utility.loss:.3f}")
     console.print(quality)
     style = "bold red" if math.isinf(run.guarantee.epsilon) else "bold"
     console.print(sentence(run), style=style, highlight=False)

@@ -175,7 +175,8 @@ def _train(
         scores = decision_function(
             plan.sites.model, at.model_params, plan.sites.params.frozen, held_out.features
         )
-        return evaluate(scores, held_out.labels)
+        model = plan.sites.model
+        return evaluate(scores, held_out.labels, loss=model.loss, huber_delta=model.huber_delta)
 
     def main(grid: Grid) -> None:
         nonlocal state

@@ -7,9 +7,11 @@ from functools import lru_cache
 
 from dpfed_kan.config import build, to_config
 from dpfed_kan.data.federation import Federation
+from dpfed_kan.data.records import Records
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.site import Site
-from dpfed_kan.kan import KANGradients, KANParams
+from dpfed_kan.kan import KANGradients, KANParams, TwoLayerKAN
+from dpfed_kan.kan.device import check_device
 from dpfed_kan.streams import Streams
 
 
@@ -25,9 +27,11 @@ class SimulatedSites:
     """
 
     def __init__(self, experiment: Experiment, streams: Streams) -> None:
+        check_device(experiment.runtime.device)
         self.federation: Federation = experiment.data.load(streams)
         self.input_dim = self.federation.held_out.features.shape[1]
         self.model = experiment.model.for_inputs(self.input_dim)
+        _check_labels(self.model, self.federation.held_out)
         self.params: KANParams = self.model.initialize(
             self.input_dim, streams.generator("initial_params")
         )
@@ -75,10 +79,28 @@ class SimulatedSites:
                 frozen=self.params.frozen,
                 features=shard.features,
                 labels=shard.labels,
+                device=self._experiment.runtime.device,
             ),
             sampling=self._experiment.sampling,
             l2_clip_norm=self._experiment.privacy.l2_clip_norm,
             streams=self._streams.for_site(names[partition_id]),
+        )
+
+
+def _check_labels(model: TwoLayerKAN, records: Records) -> None:
+    """Refuse a loss that the data's labels are not made for, before anything runs.
+
+    Raises:
+        ValueError: If the two do not fit.
+    """
+    wanted = {"logistic": 2, "softmax": model.num_outputs}.get(model.loss)
+    if records.num_classes != wanted:
+        kinds = {None: "numbers to predict", 2: "two classes"}
+        found = kinds.get(records.num_classes, f"{records.num_classes} classes")
+        raise ValueError(
+            f"the data has {found}, but model.loss={model.loss} with "
+            f"model.num_outputs={model.num_outputs} is for other labels: use logistic and 1 for "
+            "two classes, softmax and K for K > 2 classes, squared or huber and 1 for numbers"
         )
 
 

@@ -17,18 +17,20 @@ class Records:
     """Records in the scale that a model takes.
 
     Guarantees:
-        Everything is finite float64, every label is −1 or +1. Errors name columns and row
-        numbers (from 0), never a value.
+        Everything is finite float64, every label is what `num_classes` says. Errors name columns
+        and row numbers (from 0), never a value.
 
     Args:
         features: Shape (n, d), scaled by public constants only.
-        labels: Shape (n,), −1 or +1.
+        labels: Shape (n,), −1 or +1; 0..K−1 for K > 2 classes; numbers for regression.
         feature_names: d public names.
+        num_classes: 2, more, or None for regression.
     """
 
     features: Matrix
     labels: Vector
     feature_names: tuple[str, ...]
+    num_classes: int | None = 2
 
     def __post_init__(self) -> None:
         if self.features.ndim != 2 or self.features.shape[1] != len(self.feature_names):
@@ -46,9 +48,10 @@ class Records:
                 f"column {self.feature_names[column]!r} is not finite in "
                 f"{_rows(np.flatnonzero(bad[:, column]))}; declare how missing values are coded"
             )
-        odd = np.flatnonzero(np.abs(self.labels) != 1)
+        wanted, fits = _fitting(self.labels, self.num_classes)
+        odd = np.flatnonzero(~fits)
         if len(odd):
-            raise ValueError(f"expected every label to be -1 or +1; it is not in {_rows(odd)}")
+            raise ValueError(f"expected every label to be {wanted}; it is not in {_rows(odd)}")
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -60,7 +63,18 @@ class Records:
             features=np.ascontiguousarray(self.features[indices]),
             labels=self.labels[indices],
             feature_names=self.feature_names,
+            num_classes=self.num_classes,
         )
+
+
+def _fitting(labels: Vector, num_classes: int | None) -> tuple[str, NDArray[np.bool_]]:
+    """Return what a label should be, and which are."""
+    if num_classes is None:
+        return "a finite number", np.isfinite(labels)
+    if num_classes == 2:
+        return "-1 or +1", np.abs(labels) == 1
+    whole = labels == np.floor(labels)
+    return f"in 0..{num_classes - 1}", whole & (labels >= 0) & (labels < num_classes)
 
 
 def _rows(rows: NDArray[np.intp]) -> str:

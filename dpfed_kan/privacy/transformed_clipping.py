@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpfed_kan._validate import check_positive
 from dpfed_kan.privacy.clipping import ClippedSum, GradientBlock, Matrix, Vector
@@ -50,7 +51,11 @@ def transformed_norms(blocks: Sequence[GradientBlock], transform: ClipTransform)
 
 
 def clip_and_sum_transformed(
-    blocks: Sequence[GradientBlock], *, transform: ClipTransform, l2_clip_norm: float
+    blocks: Sequence[GradientBlock],
+    *,
+    transform: ClipTransform,
+    l2_clip_norm: float,
+    groups: NDArray[np.intp] | None = None,
 ) -> ClippedSum:
     """Return Σ_i w_i min(1, C/‖w_i‖): the noise is added to it in w, and the rule maps it back.
 
@@ -66,12 +71,16 @@ def clip_and_sum_transformed(
         blocks: At least one block, all of the same n, which may be 0.
         transform: m̂ and b, public.
         l2_clip_norm: C in (0, ∞]; the paper's is 1.
+        groups: Shape (n,), whose each example is, to have all examples of one group add at most
+            C together, by the sum of their norms; None for each by itself.
 
     Raises:
         ValueError: If C is not positive or shapes disagree.
     """
     check_positive("l2_clip_norm", l2_clip_norm, allow_infinity=True)
-    factors = transformed_clip_factors(blocks, transform=transform, l2_clip_norm=l2_clip_norm)
+    factors = transformed_clip_factors(
+        blocks, transform=transform, l2_clip_norm=l2_clip_norm, groups=groups
+    )
     kept = np.flatnonzero(factors)
     num_nonfinite = len(factors) - len(kept)
     if num_nonfinite:
@@ -87,15 +96,25 @@ def clip_and_sum_transformed(
 
 
 def transformed_clip_factors(
-    blocks: Sequence[GradientBlock], *, transform: ClipTransform, l2_clip_norm: float
+    blocks: Sequence[GradientBlock],
+    *,
+    transform: ClipTransform,
+    l2_clip_norm: float,
+    groups: NDArray[np.intp] | None = None,
 ) -> Vector:
-    """Return s_i ≤ min(1, C/‖w_i‖), and 0 for an example that is not finite."""
+    """Return s_i ≤ min(1, C/‖w_i‖), and 0 for an example that is not finite.
+
+    With groups, s_i ≤ min(1, C/Σ_j ‖w_j‖) over the group, and 0 if one of it is not finite.
+    """
     if not blocks or {len(part) for b in blocks for part in (b.left, b.right)} != {
         len(blocks[0].left)
     }:
         raise ValueError("expected at least one gradient block, all with the same examples")
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         norms = transformed_norms(blocks, transform)
+        if groups is not None and len(groups):
+            largest = 1.0 + len(groups) * 2 * _UNIT_ROUNDOFF
+            norms = np.asarray(np.bincount(groups, weights=norms)[groups] * largest, np.float64)
         factors: Vector = np.minimum(1.0, l2_clip_norm / (norms * (1.0 + 4 * _UNIT_ROUNDOFF)))
     return np.where(np.isfinite(norms), factors, 0.0)
 

@@ -121,6 +121,19 @@ def test_the_bare_products_would_break_the_promise() -> None:
     assert worst > 1.0
 
 
+def test_the_examples_of_one_group_add_at_most_the_clip_together() -> None:
+    rng = np.random.default_rng(4)
+    blocks, transform = drawn(rng, 12, (3, 7)), transform_of(rng, 21)
+    groups = np.array([5, 5, 5, 0, 1, 1, 2, 2, 2, 2, 2, 7])
+    clip = {"transform": transform, "l2_clip_norm": 1.0}
+    factors = transformed_clip_factors(blocks, groups=groups, **clip)  # type: ignore[arg-type]
+    w = (written(blocks) - transform.center) / transform.scale * factors[:, None]
+    for group in np.unique(groups):
+        assert np.linalg.norm(w[groups == group].sum(axis=0)) <= 1.0
+    total = clip_and_sum_transformed(blocks, groups=groups, **clip)  # type: ignore[arg-type]
+    np.testing.assert_allclose(total.value, w.sum(axis=0), atol=1e-12)
+
+
 @pytest.mark.parametrize("poison", [math.nan, math.inf, 1e308])
 def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted(poison: float) -> None:
     rng = np.random.default_rng(1)
