@@ -8,6 +8,7 @@ from dpfed_kan._validate import check_count, check_number, check_positive
 from dpfed_kan.data.federation import FederatedData
 from dpfed_kan.flower.runtimes import InProcess, Ray
 from dpfed_kan.kan import TwoLayerKAN
+from dpfed_kan.models.spec import CNN, MLP, UserModule
 from dpfed_kan.privacy.calibration import calibrate
 from dpfed_kan.privacy.mechanism import Mechanism, NeighboringRelation
 from dpfed_kan.privacy.noising import GaussianNoise, NoNoise
@@ -65,7 +66,7 @@ class Experiment:
     """
 
     data: FederatedData
-    model: TwoLayerKAN
+    model: TwoLayerKAN | MLP | CNN | UserModule
     sampling: Poisson | FullBatch | Cyclic
     noise: GaussianNoise | NoNoise
     privacy: PrivacySettings

@@ -15,7 +15,7 @@ from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.server import Server, rounds
 from dpfed_kan.flower.exchange import meet_sites
 from dpfed_kan.flower.runtimes import Grid
-from dpfed_kan.kan import decision_function
+from dpfed_kan.models import port
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.run_directory import RunDirectory
@@ -162,7 +162,7 @@ def _train(
 ) -> Run:
     experiment, server, held_out = plan.experiment, plan.server, plan.sites.federation.held_out
     delta = experiment.privacy.target_delta
-    layout = plan.sites.model.layout(plan.sites.input_dim)
+    layout = port.layout(plan.sites.model, plan.sites.input_dim)
     state = directory.load_checkpoint() or experiment.update.start(
         plan.sites.params.trainable, num_rounds=experiment.num_rounds
     )
@@ -172,7 +172,7 @@ def _train(
     )
 
     def measure(at: UpdateState) -> Utility:
-        scores = decision_function(
+        scores = port.decisions(
             plan.sites.model, at.model_params, plan.sites.params.frozen, held_out.features
         )
         model = plan.sites.model

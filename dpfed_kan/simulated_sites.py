@@ -10,8 +10,9 @@ from dpfed_kan.data.federation import Federation
 from dpfed_kan.data.records import Records
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.site import Site
-from dpfed_kan.kan import KANGradients, KANParams, TwoLayerKAN
+from dpfed_kan.kan import KANParams
 from dpfed_kan.kan.device import check_device
+from dpfed_kan.models import port
 from dpfed_kan.streams import Streams
 
 
@@ -30,10 +31,10 @@ class SimulatedSites:
         check_device(experiment.runtime.device)
         self.federation: Federation = experiment.data.load(streams)
         self.input_dim = self.federation.held_out.features.shape[1]
-        self.model = experiment.model.for_inputs(self.input_dim)
+        self.model = port.fixed(experiment.model, self.input_dim)
         _check_labels(self.model, self.federation.held_out)
-        self.params: KANParams = self.model.initialize(
-            self.input_dim, streams.generator("initial_params")
+        self.params: KANParams = port.start(
+            self.model, self.input_dim, streams.generator("initial_params")
         )
         self.num_records = {site: len(shard) for site, shard in self.federation.shards.items()}
         self.settings = json.dumps(
@@ -71,23 +72,25 @@ class SimulatedSites:
         if not 0 <= partition_id < len(names):
             raise ValueError(f"expected partition-id {partition_id} in [0, {len(names)})")
         shard = self.federation.shards[names[partition_id]]
+        gradients = port.gradients(
+            self.model,
+            frozen=self.params.frozen,
+            features=shard.features,
+            labels=shard.labels,
+            device=self._experiment.runtime.device,
+        )
         return Site(
             name=names[partition_id],
             num_records=len(shard),
-            gradients=KANGradients(
-                model=self.model,
-                frozen=self.params.frozen,
-                features=shard.features,
-                labels=shard.labels,
-                device=self._experiment.runtime.device,
-            ),
+            gradients=gradients,
+            rows_at_once=gradients.rows_at_once,
             sampling=self._experiment.sampling,
             l2_clip_norm=self._experiment.privacy.l2_clip_norm,
             streams=self._streams.for_site(names[partition_id]),
         )
 
 
-def _check_labels(model: TwoLayerKAN, records: Records) -> None:
+def _check_labels(model: port.Model, records: Records) -> None:
     """Refuse a loss that the data's labels are not made for, before anything runs.
 
     Raises:

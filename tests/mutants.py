@@ -68,8 +68,8 @@ MUTANTS = (
     Mutant(
         name="divided by the batch that came",
         path="dpfed_kan/federated/site.py",
-        old="value=total.value)",
-        new="value=total.value / max(1, len(blocks[0].left)))",
+        old="value=total)",
+        new="value=total / max(1, len(drawn)))",
         tests="tests/system/test_ledger_tells_the_truth.py",
     ),
     Mutant(

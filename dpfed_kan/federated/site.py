@@ -69,6 +69,8 @@ class Site:
         sampling: Who takes part in a round.
         l2_clip_norm: C.
         streams: The site's own secret streams.
+        rows_at_once: Records differentiated at a time where gradients are written out, so that
+            memory stays bounded; None for a whole batch.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Site:
     sampling: Sampling
     l2_clip_norm: float
     streams: Streams
+    rows_at_once: int | None = None
 
     def draw(self, round_index: int) -> Indices:
         """Return the records that join a round: the same whenever it is asked for."""
@@ -107,11 +110,17 @@ class Site:
             broadcast.transform.center.shape != broadcast.params.shape
         ):
             raise ValueError("expected the clip transform to have the shape of the params")
-        blocks = self.gradients.blocks(broadcast.params, self.draw(broadcast.round_index))
+        drawn = self.draw(broadcast.round_index)
+        rows = self.rows_at_once or max(1, len(drawn))
+        total = self._clipped_sum(broadcast, drawn[:rows])
+        for first in range(rows, len(drawn), rows):
+            total += self._clipped_sum(broadcast, drawn[first : first + rows])
+        return Reply(site=self.name, round_index=broadcast.round_index, value=total)
+
+    def _clipped_sum(self, broadcast: Broadcast, indices: Indices) -> Vector:
+        blocks = self.gradients.blocks(broadcast.params, indices)
         if broadcast.transform is None:
-            total = clip_and_sum(blocks, l2_clip_norm=self.l2_clip_norm)
-        else:
-            total = clip_and_sum_transformed(
-                blocks, transform=broadcast.transform, l2_clip_norm=self.l2_clip_norm
-            )
-        return Reply(site=self.name, round_index=broadcast.round_index, value=total.value)
+            return clip_and_sum(blocks, l2_clip_norm=self.l2_clip_norm).value
+        return clip_and_sum_transformed(
+            blocks, transform=broadcast.transform, l2_clip_norm=self.l2_clip_norm
+        ).value

@@ -84,6 +84,11 @@ class KANGradients:
         """The number of trainable parameters, D."""
         return self.model.num_params(self.input_dim)
 
+    @property
+    def rows_at_once(self) -> int | None:
+        """None: all gradients are factored, so a whole batch fits."""
+        return None
+
     def blocks(self, params: Vector, indices: NDArray[np.intp]) -> tuple[GradientBlock, ...]:
         """Compute the gradients of some records' losses, one block per trained layer.
 

@@ -13,7 +13,6 @@ from dpfed_kan.report import as_json
 from dpfed_kan.run import run
 from dpfed_kan.streams import Streams
 
-
 NONE = {"_target_": "dpfed_kan.privacy.noising.NoNoise"}
 
 
