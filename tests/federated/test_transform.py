@@ -125,6 +125,17 @@ def test_a_site_clips_in_the_transform_that_was_broadcast() -> None:
         assert count == 0 or np.linalg.norm(reply.value) > 0.9 * count  # all near -center/scale
 
 
+@pytest.mark.parametrize("rows", [1, 5, 24, 100])
+@pytest.mark.parametrize("transformed", [False, True])
+def test_a_site_adds_up_the_same_a_few_records_at_a_time(rows: int, transformed: bool) -> None:
+    transform = ClipTransform(center=np.full(72, 0.01), scale=np.full(72, 0.02))
+    broadcast = Broadcast(
+        round_index=3, params=START.trainable, transform=transform if transformed else None
+    )
+    whole, few = one_site().work(broadcast), replace(one_site(), rows_at_once=rows).work(broadcast)
+    np.testing.assert_allclose(few.value, whole.value, rtol=0, atol=1e-12)
+
+
 def test_a_site_refuses_a_transform_of_another_shape() -> None:
     transform = ClipTransform(center=np.zeros(3), scale=np.ones(3))
     with pytest.raises(ValueError, match="shape of the params"):
