@@ -10,18 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest, norm, rankdata
 
-from dpfed_kan.evaluation import evaluate
+from dpfed_kan.evaluation import Utility, evaluate
+from dpfed_kan.kan.losses import LossName
 from dpfed_kan.privacy.clipping import Vector
 
 Interval = tuple[float, float]
 CONFIDENCE = 0.95
 _BINS = 10
 _ONE_CLASS = "undefined: only one class is present"
+_NOT_TWO_CLASSES = "undefined: the labels are not two classes"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """A binary classifier on some records.
+    """A model on some records; what its kind of label does not have is None.
 
     Args:
         num_records: Records it was measured on.
@@ -31,21 +33,21 @@ class Quality:
         auc: Area under the ROC curve; None where undefined.
         auc_interval: 95 % (DeLong, on the logit); None where undefined.
         auc_reason: Why there is no AUC; None where there is.
-        loss: Mean logistic loss.
+        loss: Mean loss, the one that was trained on.
         brier: Mean squared error of the probabilities.
         calibration_error: Mean gap of probability and frequency over ten equal bins, by records.
     """
 
     num_records: int
-    accuracy: float
-    accuracy_interval: Interval
-    base_rate: float
+    accuracy: float | None
+    accuracy_interval: Interval | None
+    base_rate: float | None
     auc: float | None
     auc_interval: Interval | None
     auc_reason: str | None
     loss: float
-    brier: float
-    calibration_error: float
+    brier: float | None
+    calibration_error: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,37 +70,52 @@ class Assessment:
     num_sites_with_auc: int
 
 
-def assess(scores: Vector, labels: Vector, sites: NDArray[np.str_] | None) -> Assessment:
+def assess(
+    scores: Vector,
+    labels: Vector,
+    sites: NDArray[np.str_] | None,
+    *,
+    loss: LossName = "logistic",
+    huber_delta: float = 1.0,
+) -> Assessment:
     """Measure scores against labels, over all and site by site.
 
     Args:
-        scores: f(x), shape (n,).
-        labels: −1 or +1, shape (n,).
+        scores: f(x), shape (n,), or (n, O) for O outputs.
+        labels: −1 or +1, class numbers, or numbers; shape (n,).
         sites: Site names, shape (n,), or None.
+        loss: What was trained on, which says what the labels are.
+        huber_delta: δ of Huber.
     """
+
+    def on(rows: NDArray[np.bool_]) -> Quality:
+        return quality(scores[rows], labels[rows], loss=loss, huber_delta=huber_delta)
+
     names = [] if sites is None else [str(name) for name in np.unique(sites)]
-    per_site = {name: quality(scores[sites == name], labels[sites == name]) for name in names}
+    per_site = {name: on(np.asarray(sites == name)) for name in names}
     aucs = [found.auc for found in per_site.values() if found.auc is not None]
     return Assessment(
-        pooled=quality(scores, labels),
+        pooled=on(np.ones(len(labels), dtype=np.bool_)),
         per_site=per_site,
-        mean_accuracy=_mean([found.accuracy for found in per_site.values()]),
+        mean_accuracy=_mean([q.accuracy for q in per_site.values() if q.accuracy is not None]),
         mean_auc=_mean(aucs),
         num_sites_with_auc=len(aucs),
     )
 
 
-def quality(scores: Vector, labels: Vector) -> Quality:
+def quality(
+    scores: Vector, labels: Vector, *, loss: LossName = "logistic", huber_delta: float = 1.0
+) -> Quality:
     """Measure scores against labels, with confidence intervals."""
-    utility = evaluate(scores, labels)
+    utility = evaluate(scores, labels, loss=loss, huber_delta=huber_delta)
+    if loss != "logistic":
+        return _of_other_labels(utility)
     positive = labels > 0
     prob = 1 / (1 + np.exp(-np.clip(scores, -700, 700)))
-    num_right = int(((scores > 0) == positive).sum())
-    interval = binomtest(num_right, len(labels)).proportion_ci(CONFIDENCE, method="wilson")
     return Quality(
         num_records=utility.num_records,
         accuracy=utility.accuracy,
-        accuracy_interval=(float(interval.low), float(interval.high)),
+        accuracy_interval=_wilson(utility),
         base_rate=utility.base_rate,
         auc=utility.auc,
         auc_interval=None if utility.auc is None else auc_interval(scores, labels),
@@ -107,6 +124,29 @@ def quality(scores: Vector, labels: Vector) -> Quality:
         brier=float(np.square(prob - positive).mean()),
         calibration_error=_calibration_error(prob, positive),
     )
+
+
+def _of_other_labels(utility: Utility) -> Quality:
+    return Quality(
+        num_records=utility.num_records,
+        accuracy=utility.accuracy,
+        accuracy_interval=_wilson(utility),
+        base_rate=utility.base_rate,
+        auc=None,
+        auc_interval=None,
+        auc_reason=_NOT_TWO_CLASSES,
+        loss=utility.loss,
+        brier=None,
+        calibration_error=None,
+    )
+
+
+def _wilson(utility: Utility) -> Interval | None:
+    if utility.accuracy is None:
+        return None
+    num_right = round(utility.accuracy * utility.num_records)
+    found = binomtest(num_right, utility.num_records).proportion_ci(CONFIDENCE, method="wilson")
+    return float(found.low), float(found.high)
 
 
 def auc_interval(scores: Vector, labels: Vector) -> Interval:

@@ -9,6 +9,7 @@ from dpfed_kan._validate import check_choice, check_count, check_number, check_p
 from dpfed_kan.data.federation import FederatedData
 from dpfed_kan.flower.runtimes import InProcess, Ray
 from dpfed_kan.kan import TwoLayerKAN
+from dpfed_kan.models.spec import CNN, MLP, UserModule
 from dpfed_kan.privacy.accounting.sites import records_of_account
 from dpfed_kan.privacy.calibration import calibrate
 from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
@@ -21,6 +22,11 @@ from dpfed_kan.privacy.mechanism import (
 from dpfed_kan.privacy.noising import GaussianNoise, NoNoise
 from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson, PoissonBatch
 from dpfed_kan.streams import Streams
+from dpfed_kan.update.adaclip import AdaClip
+from dpfed_kan.update.adam import DPAdam
+from dpfed_kan.update.adam_bc import DPAdamBC
+from dpfed_kan.update.macadam import DPMacAdam
+from dpfed_kan.update.macadam_bc import DPMacAdamBC
 from dpfed_kan.update.sgd import ProjectedSGD
 
 
@@ -78,11 +84,11 @@ class Experiment:
     """
 
     data: FederatedData
-    model: TwoLayerKAN
+    model: TwoLayerKAN | MLP | CNN | UserModule
     sampling: Poisson | PoissonBatch | FixedSize | Cyclic | BallsInBins | FullBatch
     noise: GaussianNoise | NoNoise
     privacy: PrivacySettings
-    update: ProjectedSGD
+    update: ProjectedSGD | DPAdam | DPAdamBC | AdaClip | DPMacAdam | DPMacAdamBC
     runtime: InProcess | Ray
     num_rounds: int
     evaluate_every: int = 1

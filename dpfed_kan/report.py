@@ -143,18 +143,21 @@ def _quality_table(found: Assessment) -> Table:
 
 
 def _cells(found: Quality) -> tuple[str, ...]:
-    low, high = found.accuracy_interval
-    auc = "undefined (one class)"
-    if found.auc is not None and found.auc_interval is not None:
-        auc = f"{found.auc:.3f} [{found.auc_interval[0]:.2f}, {found.auc_interval[1]:.2f}]"
+    auc = "undefined" if found.auc is None else _with_interval(found.auc, found.auc_interval)
     return (
         str(found.num_records),
-        f"{found.accuracy:.3f} [{low:.2f}, {high:.2f}]",
+        _with_interval(found.accuracy, found.accuracy_interval),
         auc,
-        f"{found.base_rate:.3f}",
-        f"{found.calibration_error:.3f}",
+        _with_interval(found.base_rate, None),
+        _with_interval(found.calibration_error, None),
         f"{found.loss:.3f}",
     )
+
+
+def _with_interval(value: float | None, interval: tuple[float, float] | None) -> str:
+    if value is None:
+        return "none"
+    return f"{value:.3f}" + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else "")
 
 
 def _shown(epsilon_per_site: Any) -> list[tuple[str, str]]:

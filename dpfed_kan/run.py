@@ -16,7 +16,7 @@ from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.server import Server, rounds
 from dpfed_kan.flower.exchange import meet_sites
 from dpfed_kan.flower.runtimes import Grid
-from dpfed_kan.kan import decision_function
+from dpfed_kan.models import port
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
 from dpfed_kan.privacy.accounting.running import RunningAccount
 from dpfed_kan.privacy.accounting.sites import records_of_account
@@ -26,7 +26,7 @@ from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.run_directory import RunDirectory
 from dpfed_kan.simulated_sites import SimulatedSites
 from dpfed_kan.streams import Streams
-from dpfed_kan.update.sgd import SGDState
+from dpfed_kan.update.rule import UpdateState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,17 +169,20 @@ def _train(
 ) -> Run:
     experiment, server, held_out = plan.experiment, plan.server, plan.sites.federation.held_out
     delta = experiment.privacy.target_delta
-    layout = plan.sites.model.layout(plan.sites.input_dim)
-    state = directory.load_checkpoint() or experiment.update.start(plan.sites.params.trainable)
+    layout = port.layout(plan.sites.model, plan.sites.input_dim)
+    state = directory.load_checkpoint() or experiment.update.start(
+        plan.sites.params.trainable, num_rounds=experiment.num_rounds
+    )
     directory.drop_metrics_after(state.num_steps)
     ledger = Ledger(
         mechanism=server.mechanism, num_records=server.num_records, path=directory.ledger_path
     )
 
-    def scores(at: SGDState) -> Vector:
-        return decision_function(
-            plan.sites.model, at.params, plan.sites.params.frozen, held_out.features
-        )
+    model = plan.sites.model
+    labels_are: Any = {"loss": model.loss, "huber_delta": model.huber_delta}
+
+    def scores(at: UpdateState) -> Vector:
+        return port.decisions(model, at.model_params, plan.sites.params.frozen, held_out.features)
 
     def main(grid: Grid) -> None:
         nonlocal state
@@ -200,7 +203,7 @@ def _train(
                 num_rounds=state.num_steps,
                 planned_rounds=experiment.num_rounds,
                 epsilon=spent.epsilon(state.num_steps) if due else None,
-                utility=evaluate(scores(state), held_out.labels) if due else None,
+                utility=evaluate(scores(state), held_out.labels, **labels_are) if due else None,
             )
             directory.append_metrics(_metrics_row(progress, state))
             if listener is not None:
@@ -225,7 +228,7 @@ def _train(
         num_records=server.num_records,
         left_out=plan.sites.federation.left_out,
         seeded=plan.streams.seeded,
-        assessment=assess(scores(state), held_out.labels, held_out.sites),
+        assessment=assess(scores(state), held_out.labels, held_out.sites, **labels_are),
         share_projected=state.num_projected / max(1, state.num_steps),
         finished=state.num_steps == experiment.num_rounds,
         seconds=time.perf_counter() - start,
@@ -242,12 +245,13 @@ def _running_account(server: Server, delta: float) -> RunningAccount:
     )
 
 
-def _metrics_row(progress: Progress, state: SGDState) -> dict[str, Any]:
+def _metrics_row(progress: Progress, state: UpdateState) -> dict[str, Any]:
     epsilon = progress.epsilon
     utility = {} if progress.utility is None else asdict(progress.utility)
     return {
         "round": progress.num_rounds,
         "epsilon": "infinity" if epsilon == float("inf") else epsilon,
         "num_projected": state.num_projected,
+        **state.diagnostics,
         **{f"held_out_{name}": value for name, value in utility.items()},
     }

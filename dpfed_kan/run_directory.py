@@ -14,7 +14,8 @@ import yaml
 from dpfed_kan.config import build, to_config
 from dpfed_kan.privacy.clipping import Vector
 from dpfed_kan.streams import Streams
-from dpfed_kan.update.sgd import SGDState
+from dpfed_kan.update.checkpoint import from_arrays, to_arrays
+from dpfed_kan.update.rule import UpdateState
 
 
 class RunDirectory:
@@ -75,7 +76,7 @@ class RunDirectory:
         config = yaml.safe_load(directory.config_path.read_text(encoding="utf-8"))
         return directory, build(config), Streams.load(directory._key_path)
 
-    def save_checkpoint(self, state: SGDState, *, frozen: Vector, layout: object) -> None:
+    def save_checkpoint(self, state: UpdateState, *, frozen: Vector, layout: object) -> None:
         """Replace the checkpoint in one step: a reader sees the old one or the new one.
 
         Args:
@@ -87,10 +88,7 @@ class RunDirectory:
         with temporary.open("wb") as file:
             np.savez(
                 file,
-                params=state.params,
-                initial_params=state.initial_params,
-                num_steps=state.num_steps,
-                num_projected=state.num_projected,
+                **to_arrays(state),
                 frozen=frozen,
                 layout=json.dumps(layout),
             )
@@ -99,17 +97,12 @@ class RunDirectory:
         temporary.replace(self.checkpoint_path)
         self._sync_directory()
 
-    def load_checkpoint(self) -> SGDState | None:
+    def load_checkpoint(self) -> UpdateState | None:
         """Return the state after the last round that was checkpointed, or None before any."""
         if not self.checkpoint_path.is_file():
             return None
         with np.load(self.checkpoint_path, allow_pickle=False) as saved:
-            return SGDState(
-                params=saved["params"],
-                initial_params=saved["initial_params"],
-                num_steps=int(saved["num_steps"]),
-                num_projected=int(saved["num_projected"]),
-            )
+            return from_arrays({name: saved[name] for name in saved.files})
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add one round's metrics."""

@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 
 from dpfed_kan.config import build, to_config
 from dpfed_kan.data.federation import Federation
+from dpfed_kan.data.records import Records
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.site import Site
-from dpfed_kan.kan import KANGradients, KANParams
+from dpfed_kan.kan import KANParams
+from dpfed_kan.kan.device import check_device
+from dpfed_kan.models import port
 from dpfed_kan.privacy.joint_sampling import at_site
 from dpfed_kan.streams import Streams
 
@@ -29,11 +32,13 @@ class SimulatedSites:
     """
 
     def __init__(self, experiment: Experiment, streams: Streams) -> None:
+        check_device(experiment.runtime.device)
         self.federation: Federation = experiment.data.load(streams)
         self.input_dim = self.federation.held_out.features.shape[1]
-        self.model = experiment.model.for_inputs(self.input_dim)
-        self.params: KANParams = self.model.initialize(
-            self.input_dim, streams.generator("initial_params")
+        self.model = port.fixed(experiment.model, self.input_dim)
+        _check_labels(self.model, self.federation.held_out)
+        self.params: KANParams = port.start(
+            self.model, self.input_dim, streams.generator("initial_params")
         )
         self._patients = _patients(experiment, self.federation)
         self.num_records = {
@@ -75,16 +80,19 @@ class SimulatedSites:
         if not 0 <= partition_id < len(names):
             raise ValueError(f"expected partition-id {partition_id} in [0, {len(names)})")
         shard = self.federation.shards[names[partition_id]]
+        gradients = port.gradients(
+            self.model,
+            frozen=self.params.frozen,
+            features=shard.features,
+            labels=shard.labels,
+            device=self._experiment.runtime.device,
+        )
         return Site(
             name=names[partition_id],
             num_records=self.num_records[names[partition_id]],
-            gradients=KANGradients(
-                model=self.model,
-                frozen=self.params.frozen,
-                features=shard.features,
-                labels=shard.labels,
-            ),
-            sampling=at_site(self._experiment.sampling, len(shard)),
+            gradients=gradients,
+            rows_at_once=gradients.rows_at_once,
+            sampling=at_site(self._experiment.sampling, self.num_records[names[partition_id]]),
             l2_clip_norm=self._experiment.privacy.l2_clip_norm,
             streams=self._streams.for_site(names[partition_id]),
             patients=self._patients.get(names[partition_id]),
@@ -115,6 +123,23 @@ def _patients(experiment: Experiment, federation: Federation) -> dict[str, NDArr
             "patients (dpfed_kan.data.partition.PatientGroups)"
         )
     return numbered
+
+
+def _check_labels(model: port.Model, records: Records) -> None:
+    """Refuse a loss that the data's labels are not made for, before anything runs.
+
+    Raises:
+        ValueError: If the two do not fit.
+    """
+    wanted = {"logistic": 2, "softmax": model.num_outputs}.get(model.loss)
+    if records.num_classes != wanted:
+        kinds = {None: "numbers to predict", 2: "two classes"}
+        found = kinds.get(records.num_classes, f"{records.num_classes} classes")
+        raise ValueError(
+            f"the data has {found}, but model.loss={model.loss} with "
+            f"model.num_outputs={model.num_outputs} is for other labels: use logistic and 1 for "
+            "two classes, softmax and K for K > 2 classes, squared or huber and 1 for numbers"
+        )
 
 
 @lru_cache(maxsize=1)

@@ -29,7 +29,8 @@ from dpfed_kan.flower.client_app import client_app
 from dpfed_kan.flower.exchange import meet_sites
 from dpfed_kan.flower.grid import InProcessGrid
 from dpfed_kan.flower.runtimes import InProcess
-from dpfed_kan.kan import KANGradients, TwoLayerKAN
+from dpfed_kan.kan import TwoLayerKAN
+from dpfed_kan.models import port
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.noising import GaussianNoise
 from dpfed_kan.privacy.sampling import Poisson
@@ -83,11 +84,12 @@ def federated_rounds(
 def bare_rounds(job: Experiment, sites: SimulatedSites) -> Iterator[None]:
     """Run the same maths over all records at once, with numpy's default generator."""
     shards = sites.federation.shards.values()
-    gradients = KANGradients(
-        model=sites.model,
+    gradients = port.gradients(
+        sites.model,
         frozen=sites.params.frozen,
         features=np.concatenate([shard.features for shard in shards]),
         labels=np.concatenate([shard.labels for shard in shards]),
+        device=job.runtime.device,
     )
     rng = np.random.default_rng(0)
     start = params = sites.params.trainable

@@ -19,17 +19,18 @@ class Records:
     """Records in the scale that a model takes.
 
     Guarantees:
-        Everything is finite float64, every label is −1 or +1. Errors name columns and row
-        numbers (from 0), never a value.
+        Everything is finite float64, every label is what `num_classes` says. Errors name columns
+        and row numbers (from 0), never a value.
 
     Args:
         features: Shape (n, d), scaled by public constants only.
-        labels: Shape (n,), −1 or +1.
+        labels: Shape (n,), −1 or +1; 0..K−1 for K > 2 classes; numbers for regression.
         feature_names: d public names.
         patients: Shape (n,), whose record each is, or None; never shown.
         sites: Shape (n,), names of the sites that the records come from, or None.
         held_out: Shape (n,), which records the source itself holds out, or None.
         site_names: Sites that were asked for records, also those that have none.
+        num_classes: 2, more, or None for regression.
     """
 
     features: Matrix = field(repr=False)
@@ -39,6 +40,7 @@ class Records:
     sites: NDArray[np.str_] | None = field(default=None, repr=False)
     held_out: NDArray[np.bool_] | None = field(default=None, repr=False)
     site_names: tuple[str, ...] = ()
+    num_classes: int | None = 2
 
     def __post_init__(self) -> None:
         if self.features.ndim != 2 or self.features.shape[1] != len(self.feature_names):
@@ -62,9 +64,10 @@ class Records:
                 f"column {self.feature_names[column]!r} is not finite in "
                 f"{_rows(np.flatnonzero(bad[:, column]))}; declare how missing values are coded"
             )
-        odd = np.flatnonzero(np.abs(self.labels) != 1)
+        wanted, fits = _fitting(self.labels, self.num_classes)
+        odd = np.flatnonzero(~fits)
         if len(odd):
-            raise ValueError(f"expected every label to be -1 or +1; it is not in {_rows(odd)}")
+            raise ValueError(f"expected every label to be {wanted}; it is not in {_rows(odd)}")
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -80,6 +83,7 @@ class Records:
             sites=None if self.sites is None else self.sites[indices],
             held_out=None if self.held_out is None else self.held_out[indices],
             site_names=self.site_names,
+            num_classes=self.num_classes,
         )
 
 
@@ -87,10 +91,11 @@ def concatenate(parts: Sequence[Records]) -> Records:
     """Return the records of several sources, one after the other.
 
     Raises:
-        ValueError: If there is none, or their columns differ.
+        ValueError: If there is none, or their columns or kinds of label differ.
     """
-    if not parts or len({part.feature_names for part in parts}) != 1:
-        raise ValueError("expected records with the same columns from every site")
+    kinds = {(part.feature_names, part.num_classes) for part in parts}
+    if len(kinds) != 1:
+        raise ValueError("expected records with the same columns and labels from every site")
 
     def joined(name: str) -> Any:
         columns = [getattr(part, name) for part in parts]
@@ -104,7 +109,18 @@ def concatenate(parts: Sequence[Records]) -> Records:
         sites=joined("sites"),
         held_out=joined("held_out"),
         site_names=tuple(sorted({name for part in parts for name in part.site_names})),
+        num_classes=parts[0].num_classes,
     )
+
+
+def _fitting(labels: Vector, num_classes: int | None) -> tuple[str, NDArray[np.bool_]]:
+    """Return what a label should be, and which are."""
+    if num_classes is None:
+        return "a finite number", np.isfinite(labels)
+    if num_classes == 2:
+        return "-1 or +1", np.abs(labels) == 1
+    whole = labels == np.floor(labels)
+    return f"in 0..{num_classes - 1}", whole & (labels >= 0) & (labels < num_classes)
 
 
 def _rows(rows: NDArray[np.intp]) -> str:

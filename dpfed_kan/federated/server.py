@@ -17,7 +17,7 @@ from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.noising import standard_normals
 from dpfed_kan.streams import Streams
-from dpfed_kan.update.sgd import ProjectedSGD, SGDState
+from dpfed_kan.update.rule import UpdateRule, UpdateState
 
 Exchange = Callable[[Broadcast], Sequence[Reply]]
 _NORM_SLACK = 1e-9
@@ -39,7 +39,7 @@ class Server:
     """
 
     mechanism: Mechanism
-    update_rule: ProjectedSGD
+    update_rule: UpdateRule
     num_records: Mapping[str, int]
     batch_size: float
 
@@ -60,13 +60,13 @@ class Server:
 
     def finish_round(
         self,
-        state: SGDState,
+        state: UpdateState,
         replies: Sequence[Reply],
         *,
         round_index: int,
         streams: Streams,
         ledger: Ledger,
-    ) -> SGDState:
+    ) -> UpdateState:
         """Add up, privatize, record, update: the only way that params move.
 
         Args:
@@ -127,12 +127,12 @@ class Server:
 
 def rounds(
     server: Server,
-    state: SGDState,
+    state: UpdateState,
     *,
     exchange: Exchange,
     streams: Streams,
     ledger: Ledger,
-) -> Iterator[SGDState]:
+) -> Iterator[UpdateState]:
     """Run the rounds that are left, one an iteration.
 
     Args:
@@ -152,9 +152,13 @@ def rounds(
                 standard_normals, streams, round_index=round_index, dimension=dimension
             )
             counts = server.counts(round_index, streams)
-            replies = exchange(
-                Broadcast(round_index=round_index, params=state.params, counts=counts)
+            broadcast = Broadcast(
+                round_index=round_index,
+                params=state.params,
+                transform=state.transform,
+                counts=counts,
             )
+            replies = exchange(broadcast)
             drawn.result()
             state = server.finish_round(
                 state, replies, round_index=round_index, streams=streams, ledger=ledger

@@ -12,6 +12,8 @@ import numpy as np
 from dpfed_kan.privacy.clipping import GradientBlock, Vector, clip_and_sum
 from dpfed_kan.privacy.joint_sampling import FixedSize, SiteSampling, draws_every_round
 from dpfed_kan.privacy.sampling import Indices
+from dpfed_kan.privacy.transform import ClipTransform
+from dpfed_kan.privacy.transformed_clipping import clip_and_sum_transformed
 from dpfed_kan.streams import Streams
 
 
@@ -22,12 +24,14 @@ class Broadcast:
     Args:
         round_index: t, from 0.
         params: W_t, shape (D,).
+        transform: What to clip in; None is the gradient itself.
         counts: Site name to the number of records that it draws, where the server decides it
             (fixed-size batches); on the wire each site is told its own and no other's.
     """
 
     round_index: int
     params: Vector
+    transform: ClipTransform | None = None
     counts: Mapping[str, int] | None = None
 
 
@@ -38,7 +42,8 @@ class Reply:
     Args:
         site: The site's name.
         round_index: The round it answers.
-        value: Shape (D,), the sum of its clipped gradients; not yet private.
+        value: Shape (D,), the sum of its clipped gradients, in the transform of the broadcast;
+            not yet private.
     """
 
     site: str
@@ -72,6 +77,8 @@ class Site:
         streams: The site's own secret streams.
         patients: Whose each record is, numbered from 0 to n_k − 1, where patients are the unit:
             a patient's records join a round together and are clipped together. None otherwise.
+        rows_at_once: Records differentiated at a time where gradients are written out, so that
+            memory stays bounded; None for a whole batch.
     """
 
     name: str
@@ -81,6 +88,14 @@ class Site:
     l2_clip_norm: float
     streams: Streams
     patients: Indices | None = field(default=None, repr=False)
+    rows_at_once: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.patients is not None and self.rows_at_once is not None:
+            raise ValueError(
+                "a patient's records are clipped together, but this model's gradients are written "
+                "out a few records at a time: use model=kan with privacy_unit=patient"
+            )
 
     def draw(self, round_index: int, *, count: int | None = None) -> Indices:
         """Return the records that join a round: the same whenever it is asked for.
@@ -105,7 +120,8 @@ class Site:
         """Answer a broadcast.
 
         Guarantees:
-            One record (or patient) changes `value` by at most C; how many joined is not told.
+            One record (or patient) changes `value` by at most C, in the broadcast's transform;
+            how many joined is not told.
 
         Raises:
             ValueError: If the broadcast does not fit the model.
@@ -119,9 +135,28 @@ class Site:
             square = float(broadcast.params @ broadcast.params)
         if not math.isfinite(square):
             raise ValueError("expected finite params in the broadcast")
+        if broadcast.transform is not None and (
+            broadcast.transform.center.shape != broadcast.params.shape
+        ):
+            raise ValueError("expected the clip transform to have the shape of the params")
+        if self.patients is not None and broadcast.transform is not None:
+            raise ValueError(
+                "a patient's records cannot be clipped together in an adaptive rule's transform: "
+                "use update=sgd, adam or adam_bc with privacy_unit=patient"
+            )
         count = None if broadcast.counts is None else broadcast.counts.get(self.name)
         drawn = self.draw(broadcast.round_index, count=count)
-        blocks = self.gradients.blocks(broadcast.params, drawn)
-        groups = None if self.patients is None else self.patients[drawn]
-        total = clip_and_sum(blocks, l2_clip_norm=self.l2_clip_norm, groups=groups)
-        return Reply(site=self.name, round_index=broadcast.round_index, value=total.value)
+        rows = self.rows_at_once or max(1, len(drawn))
+        total = self._clipped_sum(broadcast, drawn[:rows])
+        for first in range(rows, len(drawn), rows):
+            total += self._clipped_sum(broadcast, drawn[first : first + rows])
+        return Reply(site=self.name, round_index=broadcast.round_index, value=total)
+
+    def _clipped_sum(self, broadcast: Broadcast, indices: Indices) -> Vector:
+        blocks = self.gradients.blocks(broadcast.params, indices)
+        if broadcast.transform is None:
+            groups = None if self.patients is None else self.patients[indices]
+            return clip_and_sum(blocks, l2_clip_norm=self.l2_clip_norm, groups=groups).value
+        return clip_and_sum_transformed(
+            blocks, transform=broadcast.transform, l2_clip_norm=self.l2_clip_norm
+        ).value

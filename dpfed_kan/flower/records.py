@@ -15,8 +15,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from dpfed_kan.federated.site import Broadcast, Reply
 from dpfed_kan.privacy.clipping import Vector
+from dpfed_kan.privacy.transform import ClipTransform
 
 _PARAMS, _SUM = "params", "clipped_sum"
+_CENTER, _SCALE = "clip_center", "clip_scale"
 _ROUND, _SITE, _COUNT = "round_index", "site", "count"
 _STYPE, _DTYPE = "numpy.ndarray", "float64"
 
@@ -77,9 +79,13 @@ def encode_broadcast(broadcast: Broadcast, *, settings: str) -> RecordDict:
         broadcast: Its public part; `with_count` adds what one site is told.
         settings: What the site is built from, the same in every message of a run.
     """
+    arrays = {_PARAMS: encode_vector(broadcast.params)}
+    if broadcast.transform is not None:
+        arrays[_CENTER] = encode_vector(broadcast.transform.center)
+        arrays[_SCALE] = encode_vector(broadcast.transform.scale)
     return RecordDict(
         {
-            "arrays": ArrayRecord({_PARAMS: encode_vector(broadcast.params)}),
+            "arrays": ArrayRecord(arrays),
             "config": ConfigRecord({_ROUND: broadcast.round_index, "settings": settings}),
         }
     )
@@ -97,17 +103,24 @@ def decode_broadcast(content: RecordDict) -> tuple[Broadcast, str]:
     Raises:
         WireError: If names or types differ from `encode_broadcast`'s.
     """
-    params = _only_array(content, _PARAMS)
+    transformed = _SCALE in content.array_records.get("arrays", ArrayRecord())
+    names = (_PARAMS, _CENTER, _SCALE) if transformed else (_PARAMS,)
+    params, *rest = _only_arrays(content, *names)
+    transform = ClipTransform(center=rest[0], scale=rest[1]) if transformed else None
     config = _config(content)
     round_index, settings = config.get(_ROUND), config.get("settings")
     if not _is_index(round_index) or not isinstance(settings, str):
         raise WireError("expected a broadcast with round_index and settings")
-    if _COUNT not in config:
-        return Broadcast(round_index=round_index, params=params), settings
-    site, count = config.get(_SITE), config[_COUNT]
-    if not isinstance(site, str) or not _is_index(count):
-        raise WireError("expected the number of records to draw and the site it is for")
-    return Broadcast(round_index=round_index, params=params, counts={site: count}), settings
+    counts = None
+    if _COUNT in config:
+        site, count = config.get(_SITE), config[_COUNT]
+        if not isinstance(site, str) or not _is_index(count):
+            raise WireError("expected the number of records to draw and the site it is for")
+        counts = {site: count}
+    broadcast = Broadcast(
+        round_index=round_index, params=params, transform=transform, counts=counts
+    )
+    return broadcast, settings
 
 
 def encode_reply(reply: Reply) -> RecordDict:
@@ -126,7 +139,7 @@ def decode_reply(content: RecordDict) -> Reply:
     Raises:
         WireError: If names or types differ from `encode_reply`'s.
     """
-    value = _only_array(content, _SUM)
+    (value,) = _only_arrays(content, _SUM)
     config = _config(content)
     round_index, site = config.get(_ROUND), config.get(_SITE)
     if not _is_index(round_index) or not isinstance(site, str):
@@ -167,13 +180,13 @@ def _is_index(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _only_array(content: RecordDict, name: str) -> Vector:
+def _only_arrays(content: RecordDict, *names: str) -> list[Vector]:
     arrays = content.get("arrays")
     if set(content) != {"arrays", "config"} or not isinstance(arrays, ArrayRecord):
         raise WireError(f"expected the records arrays and config, got {sorted(content)}")
-    if list(arrays) != [name]:
-        raise WireError(f"expected one array named {name!r}, got {sorted(arrays)}")
-    return decode_vector(arrays[name])
+    if list(arrays) != list(names):
+        raise WireError(f"expected the arrays {list(names)}, got {sorted(arrays)}")
+    return [decode_vector(arrays[name]) for name in names]
 
 
 @lru_cache(maxsize=16)

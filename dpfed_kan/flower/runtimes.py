@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 from flwr.serverapp import Grid
 from threadpoolctl import threadpool_limits
 
-from dpfed_kan._validate import check_count, check_positive
+from dpfed_kan._validate import check_choice, check_count, check_positive
 from dpfed_kan.flower._compat import await_end, child_processes, ray_is_installed, simulate
 from dpfed_kan.flower.client_app import SiteBuilder, client_app, type_and_place
 from dpfed_kan.flower.grid import InProcessGrid, StoppableGrid
@@ -29,12 +29,15 @@ class InProcess:
     Args:
         num_threads: Of the matrix products; one, unless measured otherwise.
         timeout: Seconds to wait for the replies of a round.
+        device: Where gradients are computed, cpu or cuda.
     """
 
     num_threads: int = 1
     timeout: float = 3600.0
+    device: Literal["cpu", "cuda"] = "cpu"
 
     def __post_init__(self) -> None:
+        check_choice("device", self.device, ("cpu", "cuda"))
         check_count("num_threads", self.num_threads)
         check_positive("timeout", self.timeout)
 
@@ -52,13 +55,16 @@ class Ray:
         num_workers: Worker processes, one thread each.
         num_threads: Of the server's own matrix products.
         timeout: Seconds to wait for the replies of a round.
+        device: Where gradients are computed, cpu or cuda.
     """
 
     num_workers: int = 2
     num_threads: int = 1
     timeout: float = 3600.0
+    device: Literal["cpu", "cuda"] = "cpu"
 
     def __post_init__(self) -> None:
+        check_choice("device", self.device, ("cpu", "cuda"))
         check_count("num_workers", self.num_workers)
         check_count("num_threads", self.num_threads)
         check_positive("timeout", self.timeout)

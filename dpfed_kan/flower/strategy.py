@@ -15,7 +15,7 @@ from dpfed_kan.flower.exchange import GridExchange
 from dpfed_kan.flower.records import decode_vector, encode_vector
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.streams import Streams
-from dpfed_kan.update.sgd import SGDState
+from dpfed_kan.update.rule import UpdateState
 
 _LOG = logging.getLogger(__name__)
 _ARRAY = "params"
@@ -40,7 +40,7 @@ class PrivateStrategy(Strategy):
         self,
         *,
         server: Server,
-        state: SGDState,
+        state: UpdateState,
         exchange: GridExchange,
         streams: Streams,
         ledger: Ledger,
@@ -79,6 +79,7 @@ class PrivateStrategy(Strategy):
                 round_index=round_index,
                 params=self.state.params,
                 counts=self.server.counts(round_index, self._streams),
+                transform=self.state.transform,
             )
         )
         return self._sent

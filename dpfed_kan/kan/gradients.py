@@ -1,8 +1,9 @@
 """What one site computes on its shard: per-example gradients as outer products.
 
-First layer: g_i = a_i ⊗ φ(x_i), a_ij = ℓ'(z_i) y_i (m d)^{-1/2} σ'(u_ij) Σ_k c_jk b'_k(h_ij).
-Second layer, if trained: g_i = ℓ'(z_i) y_i ⊗ m^{-1/2} b(h_i). No per-example gradient is ever
-materialized. The loss is ℓ(z) = log(1 + e^{-z}) at z = y f(x); [KAN-SGD], arXiv 2605.12648.
+With the residual r_io = dℓ_i/df_o, first layer: g_i = a_i ⊗ φ(x_i),
+a_ij = (m d)^{-1/2} σ'(u_ij) Σ_o r_io Σ_k c_ojk b'_k(h_ij): rank one whatever the number of outputs.
+Second layer, if trained: g_i = r_i ⊗ m^{-1/2} b(h_i). No per-example gradient is ever
+materialized. For two classes r_i = -y sigmoid(-y f); [KAN-SGD], arXiv 2605.12648.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed_kan.kan.device import Device, as_array, check_device
+from dpfed_kan.kan.losses import checked_labels, loss_slope, mean_loss
 from dpfed_kan.kan.model import (
     TwoLayerKAN,
     activation_slope,
@@ -24,6 +26,7 @@ from dpfed_kan.kan.model import (
     hidden_units,
     split_params,
 )
+from dpfed_kan.kan.outputs import Pullback, outputs_of_many, outputs_of_one
 from dpfed_kan.kan.splines import UnitSplines, unit_splines
 from dpfed_kan.privacy.clipping import GradientBlock
 
@@ -42,23 +45,33 @@ class KANGradients:
 
     Args:
         model: The shape of the network.
-        frozen: c, shape (m·p,), float64, or empty if c is trained.
+        frozen: c, shape (O·m·p,), float64, or empty if c is trained.
         features: Shape (n, d), n ≥ 1, finite; float32 and integers are cast once.
-        labels: Shape (n,), each -1 or +1.
+        labels: Shape (n,): -1 or +1 (logistic), 0..O-1 (softmax) or numbers; shape (n, O) for
+            squared and Huber with O > 1.
+        device: Where the arithmetic is done, "cpu" or "cuda"; what goes in and out is numpy.
 
     Raises:
-        ValueError: If an array has the wrong shape or dtype, a feature is not finite, or a label
-            is not ±1.
+        ValueError: If an array has the wrong shape or dtype, a feature is not finite, a label
+            does not fit the loss, or there is no such device.
     """
 
     model: TwoLayerKAN
     frozen: Vector = field(repr=False)
     features: Matrix = field(repr=False)
     labels: Vector = field(repr=False)
+    device: Device = "cpu"
 
     def __post_init__(self) -> None:
+        check_device(self.device)
         object.__setattr__(self, "features", _checked_features(self.features))
-        object.__setattr__(self, "labels", _checked_labels(self.labels, len(self.features)))
+        labels = checked_labels(
+            self.model.loss,
+            self.labels,
+            num_records=len(self.features),
+            num_outputs=self.model.num_outputs,
+        )
+        object.__setattr__(self, "labels", labels)
         split_params(self.model, np.zeros(self.num_params), self.frozen, self.input_dim)
 
     @property
@@ -71,6 +84,11 @@ class KANGradients:
         """The number of trainable parameters, D."""
         return self.model.num_params(self.input_dim)
 
+    @property
+    def rows_at_once(self) -> int | None:
+        """None: all gradients are factored, so a whole batch fits."""
+        return None
+
     def blocks(self, params: Vector, indices: NDArray[np.intp]) -> tuple[GradientBlock, ...]:
         """Compute the gradients of some records' losses, one block per trained layer.
 
@@ -81,7 +99,7 @@ class KANGradients:
             indices: Shape (B,), integers in [0, n); B may be 0 and an index may repeat.
 
         Returns:
-            First layer: left (B, m), right (B, d·p). Second layer, if trained: left (B, 1),
+            First layer: left (B, m), right (B, d·p). Second layer, if trained: left (B, O),
             right (B, m·p). The arrays are new: later calls do not overwrite them.
 
         Raises:
@@ -89,18 +107,19 @@ class KANGradients:
         """
         model = self.model
         first_layer, second_layer = self._split(params)
-        rows = as_tensor(self._checked_indices(indices))
+        rows = as_tensor(self._checked_indices(indices)).to(self.device)
         phi = self._phi.index_select(0, rows)
         h = hidden_units(model, first_layer, phi)
-        values, slopes = self._splines(second_layer).evaluate(h)
-        residual = _loss_slope(values.sum(1), self._labels.index_select(0, rows), model)
-        left = slopes.mul_(activation_slope(model, h))
-        left.mul_(residual[:, None] / math.sqrt(model.hidden_width * self.input_dim))
-        first = GradientBlock(left=left.numpy(), right=phi.numpy())
+        outputs, pullback = self._outputs(second_layer, h)
+        labels = self._labels.index_select(0, rows)
+        residual = loss_slope(model.loss, outputs, labels, huber_delta=model.huber_delta)
+        left = pullback(residual).mul_(activation_slope(model, h))
+        left.div_(math.sqrt(model.hidden_width * self.input_dim))
+        first = GradientBlock(left=as_array(left), right=as_array(phi))
         if not model.train_second_layer:
             return (first,)
         basis = model.hidden_basis.values(h).flatten(1).div_(math.sqrt(model.hidden_width))
-        return (first, GradientBlock(left=residual[:, None].numpy(), right=basis.numpy()))
+        return (first, GradientBlock(left=as_array(residual), right=as_array(basis)))
 
     def loss_and_scores(self, params: Vector) -> tuple[float, Vector]:
         """Evaluate the whole shard.
@@ -109,16 +128,17 @@ class KANGradients:
             params: Shape (D,), float64.
 
         Returns:
-            The mean logistic loss and f(x), shape (n,): facts about records, not released.
+            The mean loss and f(x), shape (n,) or (n, O): facts about records, not released.
 
         Raises:
             ValueError: If `params` has the wrong shape or dtype.
         """
         first_layer, second_layer = self._split(params)
         h = hidden_units(self.model, first_layer, self._phi)
-        values, _ = self._splines(second_layer).evaluate(h)
-        scores = values.sum(1).div_(math.sqrt(self.model.hidden_width)).numpy()
-        return float(np.logaddexp(0.0, -self.labels * scores).mean()), scores
+        outputs = as_array(self._outputs(second_layer, h)[0])
+        scores = outputs[:, 0] if self.model.num_outputs == 1 else outputs
+        delta = self.model.huber_delta
+        return mean_loss(self.model.loss, scores, self.labels, huber_delta=delta), scores
 
     def count_outside(self) -> NDArray[np.int64]:
         """Count, per column, the inputs outside the first layer's grid; for the site's eyes."""
@@ -126,16 +146,21 @@ class KANGradients:
 
     @cached_property
     def _phi(self) -> Tensor:
-        return expand_inputs(self.model, as_tensor(self.features))
+        return expand_inputs(self.model, as_tensor(self.features).to(self.device))
 
     @cached_property
     def _labels(self) -> Tensor:
-        return as_tensor(self.labels)
+        return as_tensor(self.labels).to(self.device)
 
     @cached_property
     def _frozen_splines(self) -> UnitSplines:
-        coefficients = as_tensor(self.frozen).reshape(self.model.hidden_width, -1)
+        coefficients = as_tensor(self.frozen).to(self.device).reshape(self.model.hidden_width, -1)
         return unit_splines(self.model.hidden_basis, coefficients)
+
+    def _outputs(self, second_layer: Tensor, h: Tensor) -> tuple[Tensor, Pullback]:
+        if self.model.num_outputs > 1:
+            return outputs_of_many(self.model, second_layer, h)
+        return outputs_of_one(self.model, self._splines(second_layer), h)
 
     def _splines(self, second_layer: Tensor) -> UnitSplines:
         if self.model.train_second_layer:
@@ -143,7 +168,8 @@ class KANGradients:
         return self._frozen_splines
 
     def _split(self, params: Vector) -> tuple[Tensor, Tensor]:
-        return split_params(self.model, params, self.frozen, self.input_dim)
+        first, second = split_params(self.model, params, self.frozen, self.input_dim)
+        return first.to(self.device), second.to(self.device)
 
     def _checked_indices(self, indices: NDArray[np.intp]) -> NDArray[np.intp]:
         if indices.ndim != 1 or indices.dtype.kind not in "iu":
@@ -155,12 +181,6 @@ class KANGradients:
         if indices.size > 0 and (indices.min() < 0 or indices.max() >= num_records):
             raise ValueError(f"expected every index in [0, {num_records}), the shard's records")
         return indices.astype(np.intp, copy=False)
-
-
-def _loss_slope(totals: Tensor, labels: Tensor, model: TwoLayerKAN) -> Tensor:
-    """Return y ℓ'(y f) = -y sigmoid(-y f), which neither overflows nor cancels."""
-    margins = totals.mul(labels).div_(math.sqrt(model.hidden_width))
-    return torch.sigmoid(margins.neg_()).mul_(labels).neg_()
 
 
 def _checked_features(features: Matrix) -> Matrix:
@@ -176,21 +196,5 @@ def _checked_features(features: Matrix) -> Matrix:
         raise ValueError(
             f"expected finite features; the cell at row_index={row}, column_index={column} is "
             f"not finite ({len(bad)} of {converted.size} cells); drop or fill it when reading"
-        )
-    return converted
-
-
-def _checked_labels(labels: Vector, num_records: int) -> Vector:
-    if labels.shape != (num_records,) or labels.dtype.kind not in "fiu":
-        raise ValueError(
-            f"expected numeric labels of shape ({num_records},), got {labels.shape} of dtype "
-            f"{labels.dtype}"
-        )
-    converted = labels.astype(np.float64, copy=False)
-    bad = np.flatnonzero(np.abs(converted) != 1.0)
-    if len(bad) > 0:
-        raise ValueError(
-            f"expected every label to be -1 or +1; the one at row_index={int(bad[0])} is not "
-            f"({len(bad)} of {num_records} rows); map the classes when reading"
         )
     return converted

@@ -1,6 +1,6 @@
-"""The two-layer Kolmogorov-Arnold network of [KAN-SGD], arXiv 2605.12648, for two classes.
+"""The two-layer Kolmogorov-Arnold network of [KAN-SGD], arXiv 2605.12648.
 
-f(x) = m^{-1/2} Σ_j Σ_k c_jk b_k(h_j), h_j = σ(u_j), u_j = d^{-1/2} Σ_i Σ_q w_ijq b_q(x_i).
+f_o(x) = m^{-1/2} Σ_j Σ_k c_ojk b_k(h_j), h_j = σ(u_j), u_j = d^{-1/2} Σ_i Σ_q w_ijq b_q(x_i).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.utils.dlpack import from_dlpack
 
 from dpfed_kan._validate import check_choice, check_count, check_positive
 from dpfed_kan.kan.basis import BSplineBasis
+from dpfed_kan.kan.losses import LOSSES, LossName
 from dpfed_kan.kan.splines import unit_splines
 
 Vector = NDArray[np.float64]
@@ -32,7 +33,7 @@ class KANParams:
 
     Args:
         trainable: Shape (D,), float64: W row by row, then c row by row if it is trained.
-        frozen: Shape (m·p,), float64: c row by row, or empty if c is trained.
+        frozen: Shape (O·m·p,), float64: c row by row, or empty if c is trained.
     """
 
     trainable: Vector
@@ -52,6 +53,9 @@ class TwoLayerKAN:
         input_grid: Public half-width g of the first layer's grid [-g, g]; inputs outside are
             moved to its end. The papers' is 1; None stands for 1/sqrt(input_dim), which features
             scaled by their public ranges fill, and is made a number by `for_inputs`.
+        num_outputs: O: 1, or the number of classes with softmax.
+        loss: logistic (labels ±1), softmax (labels 0..O-1), squared or huber (numbers).
+        huber_delta: Where Huber's loss turns linear.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -68,6 +72,9 @@ class TwoLayerKAN:
     activation: Literal["tanh", "sigmoid"] = "tanh"
     train_second_layer: bool = False
     input_grid: float | None = 1.0
+    num_outputs: int = 1
+    loss: LossName = "logistic"
+    huber_delta: float = 1.0
 
     def __post_init__(self) -> None:
         check_count("hidden_width", self.hidden_width)
@@ -78,6 +85,16 @@ class TwoLayerKAN:
             raise ValueError(
                 f"expected train_second_layer={self.train_second_layer!r} in {{true, false}}"
             )
+        check_count("num_outputs", self.num_outputs)
+        check_choice("loss", self.loss, LOSSES)
+        check_positive("huber_delta", self.huber_delta)
+        if self.loss == "logistic" and self.num_outputs != 1:
+            raise ValueError(
+                f"expected num_outputs={self.num_outputs} to be 1 with loss=logistic; use "
+                "loss=softmax for more classes"
+            )
+        if self.loss == "softmax" and self.num_outputs < 2:
+            raise ValueError("expected num_outputs >= 2 with loss=softmax, one for each class")
         _ = self.hidden_basis  # refuses a bad num_basis or spline_degree now, not at first use
 
     def for_inputs(self, input_dim: int) -> TwoLayerKAN:
@@ -111,8 +128,15 @@ class TwoLayerKAN:
         """Return the name and shape of each trainable parameter, in the order of the vector."""
         check_count("input_dim", input_dim)
         first = ("first_layer", (self.hidden_width, input_dim * self.num_basis))
-        second = ("second_layer", (self.hidden_width, self.num_basis))
+        per_output = (self.hidden_width, self.num_basis)
+        outputs = () if self.num_outputs == 1 else (self.num_outputs,)
+        second = ("second_layer", (*outputs, *per_output))
         return (first, second) if self.train_second_layer else (first,)
+
+    @property
+    def num_second(self) -> int:
+        """The size of c, O·m·p."""
+        return self.num_outputs * self.hidden_width * self.num_basis
 
     def num_params(self, input_dim: int) -> int:
         """Return D, the number of trainable parameters."""
@@ -121,9 +145,8 @@ class TwoLayerKAN:
     def initialize(self, input_dim: int, rng: np.random.Generator) -> KANParams:
         """Draw W ~ N(0, I) and then c ~ N(0, I), in this order whether or not c is trained."""
         check_count("input_dim", input_dim)
-        num_second = self.hidden_width * self.num_basis
-        first = rng.standard_normal(input_dim * num_second)
-        second = rng.standard_normal(num_second)
+        first = rng.standard_normal(input_dim * self.hidden_width * self.num_basis)
+        second = rng.standard_normal(self.num_second)
         if self.train_second_layer:
             return KANParams(trainable=np.concatenate([first, second]), frozen=np.empty(0))
         return KANParams(trainable=first, frozen=second)
@@ -132,20 +155,23 @@ class TwoLayerKAN:
 def split_params(
     model: TwoLayerKAN, trainable: Vector, frozen: Vector, input_dim: int
 ) -> tuple[Tensor, Tensor]:
-    """View the flat vectors as W, shape (m, d·p), and c, shape (m, p), without a copy.
+    """View the flat vectors as W and c without a copy.
+
+    Returns:
+        W, shape (m, d·p), and c, shape (m, p), or (O, m·p) if there is more than one output.
 
     Raises:
         ValueError: If a vector has another length or dtype than the model's layout.
     """
-    num_second = model.hidden_width * model.num_basis
-    num_frozen = 0 if model.train_second_layer else num_second
+    num_frozen = 0 if model.train_second_layer else model.num_second
     _check_vector("trainable parameters", trainable, model.num_params(input_dim))
     _check_vector("frozen parameters", frozen, num_frozen)
-    num_first = input_dim * num_second
+    num_first = input_dim * model.hidden_width * model.num_basis
+    rows = model.hidden_width if model.num_outputs == 1 else model.num_outputs
     second = trainable[num_first:] if model.train_second_layer else frozen
     return (
         as_tensor(trainable[:num_first]).reshape(model.hidden_width, -1),
-        as_tensor(second).reshape(model.hidden_width, -1),
+        as_tensor(second).reshape(rows, -1),
     )
 
 
@@ -168,16 +194,16 @@ def activation_slope(model: TwoLayerKAN, h: Tensor) -> Tensor:
 def decision_function(
     model: TwoLayerKAN, trainable: Vector, frozen: Vector, features: Matrix
 ) -> Vector:
-    """Evaluate f(x); its sign is the predicted class and sigmoid(f) the probability of +1.
+    """Evaluate f(x); with one output its sign is the class, sigmoid(f) the probability of +1.
 
     Args:
         model: The shape of the network.
         trainable: Shape (D,), float64.
-        frozen: Shape (m·p,), float64, or empty if c is trained.
+        frozen: Shape (O·m·p,), float64, or empty if c is trained.
         features: Shape (n, d); cast to float64, not checked for finiteness: NaN gives NaN.
 
     Returns:
-        Shape (n,), float64.
+        Shape (n,), or (n, O) with more than one output, float64.
 
     Raises:
         ValueError: If a shape or dtype does not fit the model.
@@ -188,12 +214,16 @@ def decision_function(
             f"{features.dtype}"
         )
     first_layer, second_layer = split_params(model, trainable, frozen, features.shape[1])
-    splines = unit_splines(model.hidden_basis, second_layer)
-    scores = np.empty(len(features))
+    one = model.num_outputs == 1
+    splines = unit_splines(model.hidden_basis, second_layer) if one else None
+    scores = np.empty(len(features) if one else (len(features), model.num_outputs))
     for start in range(0, len(features), _ROWS_AT_ONCE):
         rows = features[start : start + _ROWS_AT_ONCE].astype(np.float64, copy=False)
         h = hidden_units(model, first_layer, expand_inputs(model, as_tensor(rows)))
-        total = splines.evaluate(h)[0].sum(1)
+        if splines is not None:
+            total = splines.evaluate(h)[0].sum(1)
+        else:
+            total = model.hidden_basis.values(h).flatten(1) @ second_layer.T
         scores[start : start + _ROWS_AT_ONCE] = total.numpy() / math.sqrt(model.hidden_width)
     return scores
 

@@ -11,7 +11,7 @@ import numpy as np
 from dpfed_kan._validate import check_choice, check_count, check_positive
 from dpfed_kan.privacy.clipping import ClippedSum, Vector
 from dpfed_kan.privacy.joint_sampling import Sampling, at_site
-from dpfed_kan.privacy.noising import Noise, draw_noise
+from dpfed_kan.privacy.noising import Noise, draw_noise, noise_std
 from dpfed_kan.streams import Streams
 
 NeighboringRelation = Literal["zero_out", "add_remove", "replace_one"]
@@ -49,10 +49,12 @@ class Release:
     Args:
         value: Shape (D,), the sum plus its noise; not divided by anything.
         event: To be recorded before the value is used.
+        noise_std: Standard deviation of the noise in one coordinate of `value`, public.
     """
 
     value: Vector
     event: ReleaseEvent
+    noise_std: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,4 +161,5 @@ class Mechanism:
             column_normalized=self.noise.column_normalized,
             release_sha256=hashlib.sha256(value.data).hexdigest(),
         )
-        return Release(value=value, event=event)
+        std = noise_std(self.noise, round_index=round_index, num_rounds=self.num_rounds)
+        return Release(value=value, event=event, noise_std=total.l2_sensitivity * std)

@@ -96,6 +96,20 @@ def standard_normals(streams: Streams, *, round_index: int, dimension: int) -> V
     return normals
 
 
+def noise_std(noise: Noise, *, round_index: int, num_rounds: int) -> float:
+    """Return the std of `draw_noise` in one coordinate: κ d_t, times √(1+λ²) from t = 1 on.
+
+    Args:
+        noise: With its multiplier set.
+        round_index: t, from 0.
+        num_rounds: The horizon T.
+    """
+    first = round_index == 0
+    spread = 1.0 if first else math.sqrt(1.0 + noise.correlation**2)
+    row = float(noise.row_scales(num_rounds)[round_index])
+    return (noise.noise_multiplier or 0.0) * row * spread
+
+
 def draw_noise(
     noise: Noise, *, streams: Streams, round_index: int, num_rounds: int, dimension: int
 ) -> Vector:

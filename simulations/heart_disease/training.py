@@ -15,6 +15,7 @@ from dpfed_kan.federated.site import PerExampleGradients, Site
 from dpfed_kan.kan import KANGradients, TwoLayerKAN, decision_function
 from dpfed_kan.privacy.calibration import calibrate
 from dpfed_kan.privacy.clipping import GradientBlock, Vector
+from dpfed_kan.privacy.joint_sampling import at_site
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.noising import GaussianNoise, NoNoise
@@ -160,7 +161,7 @@ def train(
             name=site,
             num_records=len(shard),
             gradients=model.gradients(shard),
-            sampling=plan.sampling,
+            sampling=at_site(plan.sampling, len(shard)),
             l2_clip_norm=plan.l2_clip_norm,
             streams=streams.for_site(site),
         )

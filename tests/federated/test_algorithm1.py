@@ -65,7 +65,7 @@ def as_release(value: np.ndarray) -> Release:
         column_normalized=False,
         release_sha256="",
     )
-    return Release(value=value, event=event)
+    return Release(value=value, event=event, noise_std=1.0)
 
 
 def trajectory(

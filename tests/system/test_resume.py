@@ -40,6 +40,23 @@ def test_a_run_resumed_after_any_round_equals_the_unbroken_one(
         assert traces(resumed) == whole
 
 
+def test_an_adaptive_rule_resumed_equals_the_unbroken_one(
+    tmp_path: Path, experiment: Callable[..., Any]
+) -> None:
+    changes = {
+        "update": {
+            "_target_": "dpfed_kan.update.macadam_bc.DPMacAdamBC",
+            "learning_rate": 0.05,
+            "average": "last_half",
+        }
+    }
+    whole = traces(run(experiment(**changes), tmp_path / "whole"))
+    assert "share_at_min_variance" in whole["metrics"]
+    for stop in (1, 6):
+        run(experiment(**changes), tmp_path / f"{stop}", stop_after=stop)
+        assert traces(resume(tmp_path / f"{stop}")) == whole
+
+
 def test_a_crash_between_ledger_and_checkpoint_releases_the_same_thing_again(
     tmp_path: Path, experiment: Callable[..., Any]
 ) -> None:

@@ -21,7 +21,7 @@ EVENT = ReleaseEvent(
 
 
 def release(value: np.ndarray) -> Release:
-    return Release(value=value, event=EVENT)
+    return Release(value=value, event=EVENT, noise_std=1.0)
 
 
 def test_a_step_divides_by_the_public_batch_size_and_by_nothing_else() -> None:

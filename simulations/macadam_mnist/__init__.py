@@ -1,0 +1,1 @@
+"""The published MacAdam comparison on MNIST: six update rules under one mechanism."""
