@@ -16,7 +16,8 @@ from dpfed_kan.privacy.accounting import account
 from dpfed_kan.privacy.clipping import GradientBlock
 from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.noising import GaussianNoise
-from dpfed_kan.privacy.sampling import Cyclic, Poisson, Sampling
+from dpfed_kan.privacy.joint_sampling import Sampling
+from dpfed_kan.privacy.sampling import Cyclic, Poisson
 from dpfed_kan.schema_file import load_schema
 from dpfed_kan.streams import Streams
 from dpfed_kan.update.sgd import ProjectedSGD

@@ -50,7 +50,7 @@ def test_three_classes_are_learned(
 ) -> None:
     settings = {"num_outputs": 3, "loss": "softmax", "train_second_layer": trained}
     result = run(of(experiment, 3, **settings), tmp_path)
-    utility = result.utility
+    utility = result.assessment.pooled
     assert utility.accuracy is not None
     assert utility.base_rate is not None
     assert utility.accuracy > utility.base_rate + 0.15
@@ -61,8 +61,8 @@ def test_three_classes_are_learned(
 def test_a_number_is_predicted(tmp_path: Path, experiment: Callable[..., Any], loss: str) -> None:
     result = run(of(experiment, None, loss=loss), tmp_path)
     labels = Toy(num_classes=None).load(Streams.from_seed(0)).labels
-    assert result.utility.loss < labels.var() / 2
-    assert result.utility.accuracy is None
+    assert result.assessment.pooled.loss < labels.var() / 2
+    assert result.assessment.pooled.accuracy is None
 
 
 @pytest.mark.parametrize(
