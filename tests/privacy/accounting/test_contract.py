@@ -33,7 +33,7 @@ METHODS = {
 }
 
 
-def mechanism(sampling, kappa=3.0, correlation=0.6, rounds=40, relation="zero_out", scaled=False):
+def mechanism(sampling, kappa=3.0, correlation=0.6, rounds=20, relation="zero_out", scaled=False):
     return Mechanism(
         sampling=sampling,
         noise=GaussianNoise(
@@ -122,7 +122,7 @@ def test_the_answer_is_the_least_bound_and_is_one_of_them(sampler, relation):
 def test_more_noise_never_costs_more(sampler, relation):
     found = [
         epsilons(mechanism(SAMPLERS[sampler], kappa, relation=relation))
-        for kappa in (1.5, 2.0, 3.0, 6.0, 12.0)
+        for kappa in (1.5, 2.0, 4.0, 10.0)
     ]
     assert_falling(found)
 
@@ -131,7 +131,7 @@ def test_more_noise_never_costs_more(sampler, relation):
 def test_more_rounds_never_cost_less(sampler, relation):
     found = [
         epsilons(mechanism(SAMPLERS[sampler], rounds=rounds, relation=relation))
-        for rounds in (48, 24, 12, 5, 1)
+        for rounds in (24, 11, 3, 1)
     ]
     assert_falling(found)
 
@@ -225,7 +225,7 @@ def test_epsilon_is_never_negative():
 
 def test_more_rounds_than_planned_are_refused():
     with pytest.raises(ValueError, match="horizon"):
-        account(mechanism(SAMPLERS["poisson"]), delta=DELTA, num_rounds=41)
+        account(mechanism(SAMPLERS["poisson"]), delta=DELTA, num_rounds=21)
 
 
 def test_the_theorem_is_shown_beside_the_bounds_and_never_the_answer(monkeypatch):
@@ -246,10 +246,10 @@ def test_numpy_numbers_are_numbers():
         sampling=Poisson(sampling_prob=np.float64(0.05)),
         noise=GaussianNoise(noise_multiplier=np.float64(3.0), correlation=np.float64(0.6)),
         l2_clip_norm=np.float64(1.0),
-        num_rounds=np.int64(40),
+        num_rounds=np.int64(20),
     )
-    plain = account(mechanism(SAMPLERS["poisson"]), delta=DELTA, num_rounds=30)
-    numpy = account(subject, delta=np.float64(DELTA), num_rounds=np.int64(30), cross_check=True)
+    plain = account(mechanism(SAMPLERS["poisson"]), delta=DELTA, num_rounds=15)
+    numpy = account(subject, delta=np.float64(DELTA), num_rounds=np.int64(15), cross_check=True)
     assert numpy.epsilon == pytest.approx(plain.epsilon, rel=1e-3)  # another horizon, another grid
 
 
