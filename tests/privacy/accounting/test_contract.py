@@ -1,5 +1,6 @@
 """What every bound must do, whichever method it is."""
 
+import importlib
 import itertools
 import math
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from dpfed_kan.privacy.accounting import NonPrivate, account
+from dpfed_kan.privacy.accounting import Bound, NonPrivate, account
 from dpfed_kan.privacy.accounting.bounds import valid_bounds
 from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
 from dpfed_kan.privacy.mechanism import NEIGHBORING_RELATIONS, Mechanism
@@ -32,7 +33,7 @@ METHODS = {
 }
 
 
-def mechanism(sampling, kappa=3.0, correlation=0.6, rounds=40, relation="zero_out", scaled=False):
+def mechanism(sampling, kappa=3.0, correlation=0.6, rounds=20, relation="zero_out", scaled=False):
     return Mechanism(
         sampling=sampling,
         noise=GaussianNoise(
@@ -121,7 +122,7 @@ def test_the_answer_is_the_least_bound_and_is_one_of_them(sampler, relation):
 def test_more_noise_never_costs_more(sampler, relation):
     found = [
         epsilons(mechanism(SAMPLERS[sampler], kappa, relation=relation))
-        for kappa in (1.5, 2.0, 3.0, 6.0, 12.0)
+        for kappa in (1.5, 2.0, 4.0, 10.0)
     ]
     assert_falling(found)
 
@@ -130,7 +131,7 @@ def test_more_noise_never_costs_more(sampler, relation):
 def test_more_rounds_never_cost_less(sampler, relation):
     found = [
         epsilons(mechanism(SAMPLERS[sampler], rounds=rounds, relation=relation))
-        for rounds in (48, 24, 12, 5, 1)
+        for rounds in (24, 11, 3, 1)
     ]
     assert_falling(found)
 
@@ -159,13 +160,14 @@ def test_a_larger_delta_never_costs_more(sampler, relation):
     assert_falling([epsilons(subject, delta=delta) for delta in (1e-8, 1e-6, 1e-4)])
 
 
-@every_case
-def test_replacing_costs_at_least_as_much_as_zeroing_out(sampler, relation):
-    zeroed = epsilons(mechanism(SAMPLERS[sampler]))
-    other = epsilons(mechanism(SAMPLERS[sampler], relation=relation))
-    if relation == "replace_one":
-        for method, epsilon in zeroed.items():
-            assert other[method] >= epsilon * (1 - 1e-9)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_replacing_counts_two_clip_norms_in_every_bound(sampler):
+    zeroed = epsilons(mechanism(SAMPLERS[sampler], kappa=10.0))
+    replaced = epsilons(mechanism(SAMPLERS[sampler], kappa=10.0, relation="replace_one"))
+    for method, epsilon in zeroed.items():
+        # fixed-size batches move two clip norms in any case: another record takes the place
+        already = sampler == "fixed_size" and method == "PLD"
+        assert replaced[method] >= epsilon * (1.0 if already else 1.7)
 
 
 @every_case
@@ -223,14 +225,20 @@ def test_epsilon_is_never_negative():
 
 def test_more_rounds_than_planned_are_refused():
     with pytest.raises(ValueError, match="horizon"):
-        account(mechanism(SAMPLERS["poisson"]), delta=DELTA, num_rounds=41)
+        account(mechanism(SAMPLERS["poisson"]), delta=DELTA, num_rounds=21)
 
 
-def test_the_theorem_is_shown_beside_the_bounds_and_never_the_answer():
-    guarantee = account(mechanism(SAMPLERS["poisson"], kappa=1e5), delta=DELTA)
+def test_the_theorem_is_shown_beside_the_bounds_and_never_the_answer(monkeypatch):
+    subject = mechanism(SAMPLERS["poisson"])
+    guarantee = account(subject, delta=DELTA)
     assert len(guarantee.compared) == 2
     assert all("comparison only" in figure.method for figure in guarantee.compared)
-    assert "E.1" not in guarantee.best.method
+    figure = Bound(epsilon=0.0, method="comparison only", assumption="none", seconds=0.0)
+    module = importlib.import_module("dpfed_kan.privacy.accounting.account")
+    monkeypatch.setattr(module, "theorem_e1_figures", lambda *_: (figure,))
+    again = account(subject, delta=DELTA)
+    assert again.compared == (figure,)
+    assert again.epsilon == guarantee.epsilon
 
 
 def test_numpy_numbers_are_numbers():
@@ -238,10 +246,10 @@ def test_numpy_numbers_are_numbers():
         sampling=Poisson(sampling_prob=np.float64(0.05)),
         noise=GaussianNoise(noise_multiplier=np.float64(3.0), correlation=np.float64(0.6)),
         l2_clip_norm=np.float64(1.0),
-        num_rounds=np.int64(40),
+        num_rounds=np.int64(20),
     )
-    plain = account(mechanism(SAMPLERS["poisson"]), delta=DELTA, num_rounds=30)
-    numpy = account(subject, delta=np.float64(DELTA), num_rounds=np.int64(30), cross_check=True)
+    plain = account(mechanism(SAMPLERS["poisson"]), delta=DELTA, num_rounds=15)
+    numpy = account(subject, delta=np.float64(DELTA), num_rounds=np.int64(15), cross_check=True)
     assert numpy.epsilon == pytest.approx(plain.epsilon, rel=1e-3)  # another horizon, another grid
 
 
