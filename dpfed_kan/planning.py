@@ -75,7 +75,7 @@ def as_table(rows: Sequence[SitePlan], *, unit: str) -> Table:
     """Return the plan as a table for people."""
     table = Table(title="Sites before training (class shares: facts about records, not private)")
     table.add_column("site")
-    for name in (f"{unit}s n_k", "records", "class +1", "class -1", "q_k", "ε_k"):
+    for name in (f"{unit}s n_k", "of records", "class +1", "class -1", "q_k", "ε_k"):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(

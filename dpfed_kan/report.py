@@ -128,7 +128,7 @@ def _quality_table(found: Assessment) -> Table:
     table.add_column("site")
     headings = ("records", "accuracy", "AUC", "majority base rate", "calibration error", "loss")
     for name in headings:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=name in ("accuracy", "AUC"))
     for site, quality in list(sorted(found.per_site.items()))[:_SITES_SHOWN]:
         table.add_row(site, *_cells(quality))
     if len(found.per_site) > _SITES_SHOWN:
@@ -136,7 +136,7 @@ def _quality_table(found: Assessment) -> Table:
     table.add_section()
     if found.mean_accuracy is not None:
         auc = "undefined" if found.mean_auc is None else f"{found.mean_auc:.3f}"
-        of = f"{auc} ({found.num_sites_with_auc} of {len(found.per_site)} sites)"
+        of = f"{auc} ({found.num_sites_with_auc} of {len(found.per_site)})"
         table.add_row("mean over sites", "", f"{found.mean_accuracy:.3f}", of)
     table.add_row("all", *_cells(found.pooled), style="bold")
     return table
