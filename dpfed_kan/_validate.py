@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from numbers import Integral, Real
 
 
 def check_number(
@@ -31,7 +32,7 @@ def check_number(
         ValueError: If the value is not a number in the interval.
     """
     interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
     inside = (
         is_number
         and not math.isnan(value)
@@ -48,8 +49,8 @@ def check_positive(name: str, value: float, *, allow_infinity: bool = False) -> 
 
 
 def check_count(name: str, value: int, *, low: int = 1, advice: str = "") -> None:
-    """Refuse anything but an integer of at least `low`."""
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    """Refuse anything but an integer (NumPy's too) of at least `low`."""
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_integer or value < low:
         raise ValueError(_message(name, value, f"{{{low}, {low + 1}, ...}}", advice))
 

@@ -16,9 +16,10 @@ from rich.table import Table
 from dpfed_kan import __version__
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee, account
 from dpfed_kan.privacy.calibration import calibrate
+from dpfed_kan.privacy.joint_sampling import Sampling
 from dpfed_kan.privacy.mechanism import NEIGHBORING_RELATIONS, Mechanism
 from dpfed_kan.privacy.noising import GaussianNoise
-from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson, Sampling
+from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson
 
 _EXAMPLES = """examples:
   dpfed-kan account --sampling poisson --sampling-prob 0.025 --rounds 400 --delta 1e-5 \\

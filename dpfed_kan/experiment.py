@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dpfed_kan._validate import check_count, check_number, check_positive
@@ -9,10 +10,12 @@ from dpfed_kan.data.federation import FederatedData
 from dpfed_kan.flower.runtimes import InProcess, Ray
 from dpfed_kan.kan import TwoLayerKAN
 from dpfed_kan.models.spec import CNN, MLP, UserModule
+from dpfed_kan.privacy.accounting.sites import records_of_account
 from dpfed_kan.privacy.calibration import calibrate
+from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
 from dpfed_kan.privacy.mechanism import Mechanism, NeighboringRelation
 from dpfed_kan.privacy.noising import GaussianNoise, NoNoise
-from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson
+from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson, PoissonBatch
 from dpfed_kan.streams import Streams
 from dpfed_kan.update.adaclip import AdaClip
 from dpfed_kan.update.adam import DPAdam
@@ -67,7 +70,7 @@ class Experiment:
 
     data: FederatedData
     model: TwoLayerKAN | MLP | CNN | UserModule
-    sampling: Poisson | FullBatch | Cyclic
+    sampling: Poisson | PoissonBatch | FixedSize | Cyclic | BallsInBins | FullBatch
     noise: GaussianNoise | NoNoise
     privacy: PrivacySettings
     update: ProjectedSGD | DPAdam | DPAdamBC | AdaClip | DPMacAdam | DPMacAdamBC
@@ -96,8 +99,12 @@ class Experiment:
         """Return the run's streams: fresh, or of the seed."""
         return Streams.from_entropy() if self.seed is None else Streams.from_seed(self.seed)
 
-    def mechanism(self) -> Mechanism:
-        """Return the mechanism, its noise calibrated where the target asks for it."""
+    def mechanism(self, num_records: Mapping[str, int]) -> Mechanism:
+        """Return the mechanism, its noise calibrated where the target asks for it.
+
+        Args:
+            num_records: Site name to n_k; the target is kept at every site.
+        """
         mechanism = Mechanism(
             sampling=self.sampling,
             noise=self.noise,
@@ -107,8 +114,11 @@ class Experiment:
         )
         if self.noise.noise_multiplier is not None or self.privacy.target_epsilon is None:
             return mechanism
-        return calibrate(
-            mechanism,
+        smallest = min(num_records, key=lambda site: num_records[site])  # has the largest q_k
+        calibrated = calibrate(
+            mechanism.at_site(num_records[smallest]),
             target_epsilon=self.privacy.target_epsilon,
             target_delta=self.privacy.target_delta,
+            num_records=records_of_account(mechanism, num_records, smallest),
         )
+        return mechanism.with_noise_multiplier(calibrated.noise_multiplier)

@@ -17,6 +17,9 @@ from dpfed_kan.flower.exchange import meet_sites
 from dpfed_kan.flower.runtimes import Grid
 from dpfed_kan.models import port
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
+from dpfed_kan.privacy.accounting.running import RunningAccount
+from dpfed_kan.privacy.accounting.sites import records_of_account
+from dpfed_kan.privacy.joint_sampling import total_batch_size
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.run_directory import RunDirectory
 from dpfed_kan.simulated_sites import SimulatedSites
@@ -142,12 +145,12 @@ def _plan(experiment: Experiment, streams: Streams) -> _Plan:
             f"{1 / num_records[smallest]:.3g} at every site, but {smallest} has "
             f"n={num_records[smallest]} records: such a δ lets whole records leak"
         )
-    mechanism = experiment.mechanism()
+    mechanism = experiment.mechanism(num_records)
     server = Server(
         mechanism=mechanism,
         update_rule=experiment.update,
         num_records=num_records,
-        batch_size=sum(mechanism.sampling.expected_batch_size(n) for n in num_records.values()),
+        batch_size=total_batch_size(mechanism.sampling, list(num_records.values())),
     )
     return _Plan(experiment=experiment, streams=streams, sites=sites, server=server)
 
@@ -187,6 +190,7 @@ def _train(
             settings=plan.sites.settings,
             timeout=experiment.runtime.timeout,
         )
+        spent = _running_account(server, delta)
         left = rounds(server, state, exchange=exchange, streams=plan.streams, ledger=ledger)
         for state in left:
             directory.save_checkpoint(state, frozen=plan.sites.params.frozen, layout=layout)
@@ -195,7 +199,7 @@ def _train(
             progress = Progress(
                 num_rounds=state.num_steps,
                 planned_rounds=experiment.num_rounds,
-                epsilon=ledger.spent(delta=delta).epsilon if due else None,
+                epsilon=spent.epsilon(state.num_steps) if due else None,
                 utility=measure(state) if due else None,
             )
             directory.append_metrics(_metrics_row(progress, state))
@@ -212,18 +216,28 @@ def _train(
         else:
             with threadpool_limits(experiment.runtime.num_threads):
                 main(grid)
-    guarantee = ledger.spent(delta=delta, cross_check=True)
+    per_site = ledger.spent_per_site(delta=delta, cross_check=True)
     return Run(
         experiment=experiment,
         directory=directory,
-        guarantee=guarantee,
-        epsilon_per_site={site: guarantee.epsilon for site in server.num_records},
+        guarantee=per_site.sites[per_site.worst_site],
+        epsilon_per_site={site: found.epsilon for site, found in per_site.sites.items()},
         num_records=server.num_records,
         seeded=plan.streams.seeded,
         utility=measure(state),
         share_projected=state.num_projected / max(1, state.num_steps),
         finished=state.num_steps == experiment.num_rounds,
         seconds=time.perf_counter() - start,
+    )
+
+
+def _running_account(server: Server, delta: float) -> RunningAccount:
+    """Return ε so far at the worst site, the one that samples its records most often."""
+    smallest = min(server.num_records, key=lambda site: server.num_records[site])
+    return RunningAccount(
+        server.mechanism.at_site(server.num_records[smallest]),
+        delta=delta,
+        num_records=records_of_account(server.mechanism, server.num_records, smallest),
     )
 
 

@@ -13,6 +13,7 @@ from dpfed_kan.federated.site import Site
 from dpfed_kan.kan import KANParams
 from dpfed_kan.kan.device import check_device
 from dpfed_kan.models import port
+from dpfed_kan.privacy.joint_sampling import at_site
 from dpfed_kan.streams import Streams
 
 
@@ -84,7 +85,7 @@ class SimulatedSites:
             num_records=len(shard),
             gradients=gradients,
             rows_at_once=gradients.rows_at_once,
-            sampling=self._experiment.sampling,
+            sampling=at_site(self._experiment.sampling, len(shard)),
             l2_clip_norm=self._experiment.privacy.l2_clip_norm,
             streams=self._streams.for_site(names[partition_id]),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +12,10 @@ import numpy as np
 from dpfed_kan._validate import check_positive
 from dpfed_kan.federated.site import Broadcast, Reply
 from dpfed_kan.privacy.clipping import ClippedSum, Vector
+from dpfed_kan.privacy.joint_sampling import FixedSize
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.mechanism import Mechanism
+from dpfed_kan.privacy.noising import standard_normals
 from dpfed_kan.streams import Streams
 from dpfed_kan.update.rule import UpdateRule, UpdateState
 
@@ -44,6 +47,16 @@ class Server:
         check_positive("batch_size", self.batch_size)
         if not self.num_records:
             raise ValueError("expected at least one site")
+
+    def counts(self, round_index: int, streams: Streams) -> Mapping[str, int] | None:
+        """Draw how many records each site takes, where the sampler leaves it to the server."""
+        sampling = self.mechanism.sampling
+        if not isinstance(sampling, FixedSize):
+            return None
+        sites = sorted(self.num_records)
+        rng = streams.generator("sampling", round_index=round_index)
+        drawn = sampling.site_counts([self.num_records[site] for site in sites], rng=rng)
+        return dict(zip(sites, drawn, strict=True))
 
     def finish_round(
         self,
@@ -101,7 +114,8 @@ class Server:
                 f"got {reply.value.dtype} of shape {reply.value.shape}"
             )
         largest = self.num_records[reply.site] * self.mechanism.l2_clip_norm
-        norm = math.sqrt(float(np.square(reply.value).sum()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            norm = math.sqrt(float(reply.value @ reply.value))
         if not math.isfinite(norm):
             raise RoundRefused(f"{where}: the sum is not finite")
         if norm > largest * (1 + _NORM_SLACK):
@@ -131,11 +145,23 @@ def rounds(
     Yields:
         The state after each round.
     """
-    for round_index in range(state.num_steps, server.mechanism.num_rounds):
-        replies = exchange(
-            Broadcast(round_index=round_index, params=state.params, transform=state.transform)
-        )
-        state = server.finish_round(
-            state, replies, round_index=round_index, streams=streams, ledger=ledger
-        )
-        yield state
+    dimension = len(state.params)
+    with ThreadPoolExecutor(max_workers=1) as second_core:
+        for round_index in range(state.num_steps, server.mechanism.num_rounds):
+            drawn = second_core.submit(  # Z_t, remembered until it is added to the sum
+                standard_normals, streams, round_index=round_index, dimension=dimension
+            )
+            counts = server.counts(round_index, streams)
+            replies = exchange(
+                Broadcast(
+                    round_index=round_index,
+                    params=state.params,
+                    transform=state.transform,
+                    counts=counts,
+                )
+            )
+            drawn.result()
+            state = server.finish_round(
+                state, replies, round_index=round_index, streams=streams, ledger=ledger
+            )
+            yield state

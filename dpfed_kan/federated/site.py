@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from dpfed_kan.privacy.clipping import GradientBlock, Vector, clip_and_sum
-from dpfed_kan.privacy.sampling import Indices, Sampling
+from dpfed_kan.privacy.joint_sampling import FixedSize, SiteSampling, draws_every_round
+from dpfed_kan.privacy.sampling import Indices
 from dpfed_kan.privacy.transform import ClipTransform
 from dpfed_kan.privacy.transformed_clipping import clip_and_sum_transformed
 from dpfed_kan.streams import Streams
@@ -22,11 +25,14 @@ class Broadcast:
         round_index: t, from 0.
         params: W_t, shape (D,).
         transform: What to clip in; None is the gradient itself.
+        counts: Site name to the number of records that it draws, where the server decides it
+            (fixed-size batches); on the wire each site is told its own and no other's.
     """
 
     round_index: int
     params: Vector
     transform: ClipTransform | None = None
+    counts: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,18 +82,25 @@ class Site:
     name: str
     num_records: int
     gradients: PerExampleGradients = field(repr=False)
-    sampling: Sampling
+    sampling: SiteSampling
     l2_clip_norm: float
     streams: Streams
     rows_at_once: int | None = None
 
-    def draw(self, round_index: int) -> Indices:
-        """Return the records that join a round: the same whenever it is asked for."""
-        return self.sampling.draw(
-            num_records=self.num_records,
-            round_index=round_index,
-            rng=self.streams.generator("sampling", round_index=round_index),
-        )
+    def draw(self, round_index: int, *, count: int | None = None) -> Indices:
+        """Return the records that join a round: the same whenever it is asked for.
+
+        Args:
+            round_index: t, from 0.
+            count: How many, where the server decides it; None otherwise.
+        """
+        stream_of = round_index if draws_every_round(self.sampling) else None
+        rng = self.streams.generator("sampling", round_index=stream_of)
+        if isinstance(self.sampling, FixedSize):
+            return self.sampling.draw(
+                num_records=self.num_records, round_index=round_index, rng=rng, count=count
+            )
+        return self.sampling.draw(num_records=self.num_records, round_index=round_index, rng=rng)
 
     def work(self, broadcast: Broadcast) -> Reply:
         """Answer a broadcast.
@@ -104,13 +117,16 @@ class Site:
                 f"expected params of shape ({self.gradients.num_params},), "
                 f"got {broadcast.params.shape}"
             )
-        if not np.isfinite(broadcast.params).all():
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = float(broadcast.params @ broadcast.params)
+        if not math.isfinite(square):
             raise ValueError("expected finite params in the broadcast")
         if broadcast.transform is not None and (
             broadcast.transform.center.shape != broadcast.params.shape
         ):
             raise ValueError("expected the clip transform to have the shape of the params")
-        drawn = self.draw(broadcast.round_index)
+        count = None if broadcast.counts is None else broadcast.counts.get(self.name)
+        drawn = self.draw(broadcast.round_index, count=count)
         rows = self.rows_at_once or max(1, len(drawn))
         total = self._clipped_sum(broadcast, drawn[:rows])
         for first in range(rows, len(drawn), rows):

@@ -20,6 +20,7 @@ from dpfed_kan.flower.records import (
     decode_facts,
     decode_reply,
     encode_broadcast,
+    with_count,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -70,10 +71,15 @@ class GridExchange:
     def messages(self, broadcast: Broadcast) -> list[Message]:
         """Return one message a site around one encoded broadcast."""
         content = encode_broadcast(broadcast, settings=self.settings)
-        group = str(broadcast.round_index)
+        group, counts = str(broadcast.round_index), broadcast.counts
         return [
-            Message(content, node, MessageType.TRAIN, group_id=group)
-            for node in self.nodes.values()
+            Message(
+                content if counts is None else with_count(content, site=site, count=counts[site]),
+                node,
+                MessageType.TRAIN,
+                group_id=group,
+            )
+            for site, node in self.nodes.items()
         ]
 
     def decode(
@@ -172,40 +178,46 @@ def meet_sites(
     content = RecordDict({"config": ConfigRecord({"settings": settings})})
     sent = [Message(content, node, MessageType.QUERY) for node in node_ids]
     nodes: dict[str, int] = {}
+    names: dict[int, str] = {}
     problems: dict[str, str] = {}
-    silent = len(sent)
-    for number, message in enumerate(grid.send_and_receive(sent, timeout=timeout), start=1):
-        silent -= 1
+    answered: set[str] = set()
+    for message in grid.send_and_receive(sent, timeout=timeout):
+        answered.add(message.metadata.reply_to_message_id)
         node = message.metadata.src_node_id
-        if message.has_error():
-            problems[f"a site ({number})"] = explain(message.error)
-            continue
         try:
-            facts = decode_facts(message.content)
+            facts = _facts(message)
         except WireError as error:
-            problems[f"a site ({number})"] = str(error)
+            problems[f"a site ({len(answered)})"] = str(error)
             continue
+        planned = Facts(
+            site=facts.site, num_records=num_records.get(facts.site, -1), num_params=num_params
+        )
         if nodes.setdefault(facts.site, node) != node:
             problems[facts.site] = "two sites say that they are this one"
+        elif names.setdefault(node, facts.site) != facts.site:
+            problems[facts.site] = f"{names[node]} says that it is this one, too"
         elif facts.site not in num_records:
             problems[facts.site] = "this site is not in the plan"
-        else:
-            planned = Facts(
-                site=facts.site, num_records=num_records[facts.site], num_params=num_params
-            )
-            if facts != planned:
-                problems[facts.site] = f"planned {_numbers(planned)}, it has {_numbers(facts)}"
-    if silent > 0:
+        elif facts != planned:
+            problems[facts.site] = f"planned {_numbers(planned)}, it has {_numbers(facts)}"
+    if len(answered) < len(sent):
         absent = sorted(set(num_records) - set(nodes))
         problems |= {site: f"no answer within {timeout:g} s" for site in absent}
     if problems or set(nodes) != set(num_records):
-        raise _refused(_BEFORE, problems, have=len(nodes), need=num_records)
+        sound = len(set(nodes) - set(problems))
+        raise _refused(_BEFORE, problems, have=sound, need=num_records)
     return GridExchange(
         grid=grid,
         nodes={site: nodes[site] for site in sorted(nodes)},
         settings=settings,
         timeout=timeout,
     )
+
+
+def _facts(message: Message) -> Facts:
+    if message.has_error():
+        raise WireError(explain(message.error))
+    return decode_facts(message.content)
 
 
 def _numbers(facts: Facts) -> str:

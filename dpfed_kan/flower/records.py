@@ -6,7 +6,7 @@ An array is the bytes of a `.npy` file, as Flower's own, written and read withou
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeGuard
 
@@ -19,7 +19,7 @@ from dpfed_kan.privacy.transform import ClipTransform
 
 _PARAMS, _SUM = "params", "clipped_sum"
 _CENTER, _SCALE = "clip_center", "clip_scale"
-_ROUND, _SITE = "round_index", "site"
+_ROUND, _SITE, _COUNT = "round_index", "site", "count"
 _STYPE, _DTYPE = "numpy.ndarray", "float64"
 
 
@@ -76,7 +76,7 @@ def encode_broadcast(broadcast: Broadcast, *, settings: str) -> RecordDict:
     """Return a broadcast as a record; encoded once, it serves every site.
 
     Args:
-        broadcast: Public.
+        broadcast: Its public part; `with_count` adds what one site is told.
         settings: What the site is built from, the same in every message of a run.
     """
     arrays = {_PARAMS: encode_vector(broadcast.params)}
@@ -89,6 +89,12 @@ def encode_broadcast(broadcast: Broadcast, *, settings: str) -> RecordDict:
             "config": ConfigRecord({_ROUND: broadcast.round_index, "settings": settings}),
         }
     )
+
+
+def with_count(content: RecordDict, *, site: str, count: int) -> RecordDict:
+    """Return a broadcast's record, its arrays shared, with the draw size of one site."""
+    config = dict(content.config_records["config"]) | {_SITE: site, _COUNT: count}
+    return RecordDict({"arrays": content.array_records["arrays"], "config": ConfigRecord(config)})
 
 
 def decode_broadcast(content: RecordDict) -> tuple[Broadcast, str]:
@@ -105,7 +111,13 @@ def decode_broadcast(content: RecordDict) -> tuple[Broadcast, str]:
     round_index, settings = config.get(_ROUND), config.get("settings")
     if not _is_index(round_index) or not isinstance(settings, str):
         raise WireError("expected a broadcast with round_index and settings")
-    return Broadcast(round_index=round_index, params=params, transform=transform), settings
+    broadcast = Broadcast(round_index=round_index, params=params, transform=transform)
+    if _COUNT not in config:
+        return broadcast, settings
+    site, count = config.get(_SITE), config[_COUNT]
+    if not isinstance(site, str) or not _is_index(count):
+        raise WireError("expected the number of records to draw and the site it is for")
+    return replace(broadcast, counts={site: count}), settings
 
 
 def encode_reply(reply: Reply) -> RecordDict:
@@ -157,7 +169,8 @@ def decode_facts(content: RecordDict) -> Facts:
 
 
 def _config(content: RecordDict) -> ConfigRecord:
-    return content.config_records.get("config", ConfigRecord())
+    config = content.get("config")
+    return config if isinstance(config, ConfigRecord) else ConfigRecord()
 
 
 def _is_index(value: object) -> TypeGuard[int]:
@@ -165,10 +178,12 @@ def _is_index(value: object) -> TypeGuard[int]:
 
 
 def _only_arrays(content: RecordDict, *names: str) -> list[Vector]:
-    arrays = content.array_records.get("arrays", ArrayRecord())
-    if list(content.array_records) != ["arrays"] or list(arrays) != list(names):
-        found = sorted(key for record in content.array_records.values() for key in record)
-        raise WireError(f"expected the arrays {list(names)}, got {found}")
+    arrays = content.get("arrays")
+    if set(content) != {"arrays", "config"} or not isinstance(arrays, ArrayRecord):
+        raise WireError(f"expected the records arrays and config, got {sorted(content)}")
+    if list(arrays) != list(names):
+        wanted = f"one array named {names[0]!r}" if len(names) == 1 else f"the arrays {list(names)}"
+        raise WireError(f"expected {wanted}, got {sorted(arrays)}")
     return [decode_vector(arrays[name]) for name in names]
 
 

@@ -79,6 +79,7 @@ class PrivateStrategy(Strategy):
                 round_index=round_index,
                 params=self.state.params,
                 transform=self.state.transform,
+                counts=self.server.counts(round_index, self._streams),
             )
         )
         return self._sent

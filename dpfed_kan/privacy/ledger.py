@@ -9,7 +9,8 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee, account
+from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
+from dpfed_kan.privacy.accounting.sites import SitesGuarantee, account_run
 from dpfed_kan.privacy.mechanism import Mechanism, ReleaseEvent
 
 
@@ -33,6 +34,7 @@ class Ledger:
         self, *, mechanism: Mechanism, num_records: Mapping[str, int], path: Path | None = None
     ) -> None:
         self.mechanism = mechanism
+        self.num_records = dict(num_records)
         self.events: list[ReleaseEvent] = []
         self._path = path
         plan = {"plan": describe(mechanism), "num_records": dict(num_records)}
@@ -68,9 +70,15 @@ class Ledger:
         self.events.append(event)
 
     def spent(self, *, delta: float, cross_check: bool = False) -> PrivacyGuarantee | NonPrivate:
-        """Account for the rounds that really happened."""
-        return account(
+        """Account for the rounds that really happened, at the worst site."""
+        found = self.spent_per_site(delta=delta, cross_check=cross_check)
+        return found.sites[found.worst_site]
+
+    def spent_per_site(self, *, delta: float, cross_check: bool = False) -> SitesGuarantee:
+        """Account for the rounds that really happened, at every site."""
+        return account_run(
             self.mechanism,
+            num_records=self.num_records,
             delta=delta,
             num_rounds=len(self.events),
             cross_check=cross_check,

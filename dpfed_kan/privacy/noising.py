@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -82,10 +83,17 @@ def correlate(current: Vector, previous: Vector | None, *, correlation: float) -
     return current if previous is None else current - correlation * previous
 
 
+@lru_cache(maxsize=2)
 def standard_normals(streams: Streams, *, round_index: int, dimension: int) -> Vector:
-    """Return Z_t, shape (dimension,): the same numbers whenever it is asked for."""
+    """Return Z_t, shape (dimension,), read-only: the same numbers whenever it is asked for.
+
+    The last two are remembered, since round t asks for Z_{t−1} again and Z_t may have been
+    drawn while the sites were at work; this saves time and changes nothing.
+    """
     rng = streams.generator("noise", round_index=round_index)
-    return rng.standard_normal(dimension)
+    normals: Vector = rng.standard_normal(dimension)
+    normals.flags.writeable = False
+    return normals
 
 
 def noise_std(noise: Noise, *, round_index: int, num_rounds: int) -> float:

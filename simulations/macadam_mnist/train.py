@@ -55,10 +55,15 @@ MODELS: dict[str, Callable[[], Perceptron | SplineNetwork]] = {
 }
 
 
+def poisson(num_records: int) -> Poisson:
+    """Return batches of 256 expected."""
+    return Poisson(sampling_prob=BATCH_SIZE / num_records)
+
+
 def mechanism(num_records: int, sigma: float) -> Mechanism:
-    """Return Poisson batches of 256 expected, 5 epochs."""
+    """Return five epochs of such batches."""
     return Mechanism(
-        sampling=Poisson(sampling_prob=BATCH_SIZE / num_records),
+        sampling=poisson(num_records),
         noise=GaussianNoise(noise_multiplier=sigma),
         l2_clip_norm=CLIP,
         num_rounds=round(EPOCHS * num_records / BATCH_SIZE),
@@ -79,10 +84,11 @@ def train(
     if model_name == "kan":  # its weights start at N(0, 1), not at 1/√fan_in
         rule = replace(rule, learning_rate=KAN_RATE[rule.learning_rate])
     state = rule.start(model.start(streams.generator("initial_params")), num_rounds=plan.num_rounds)
+    sampling = poisson(len(data.classes))
     began, at_low = time.perf_counter(), []
     for t in range(plan.num_rounds):
         rng = streams.generator("sampling", round_index=t)
-        taken = plan.sampling.draw(num_records=len(data.classes), round_index=t, rng=rng)
+        taken = sampling.draw(num_records=len(data.classes), round_index=t, rng=rng)
         batch = Digits(features=data.features[taken], classes=data.classes[taken])
         blocks = model.blocks(state.params, batch)
         if state.transform is None:

@@ -10,10 +10,11 @@ from dpfed_kan.federated.server import Server, rounds
 from dpfed_kan.federated.site import Site
 from dpfed_kan.kan import KANGradients, TwoLayerKAN
 from dpfed_kan.privacy.clipping import clip_and_sum, clip_factors
+from dpfed_kan.privacy.joint_sampling import Sampling
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.mechanism import Mechanism, Release, ReleaseEvent
 from dpfed_kan.privacy.noising import GaussianNoise, NoNoise, correlate, standard_normals
-from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson, Sampling
+from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson
 from dpfed_kan.streams import Streams
 from dpfed_kan.update.sgd import ProjectedSGD
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
 
-from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson, Sampling
+from dpfed_kan.privacy.joint_sampling import Sampling
+from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson
 from dpfed_kan.streams import Streams
 
 

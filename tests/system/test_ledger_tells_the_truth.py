@@ -11,10 +11,11 @@ import pytest
 from dpfed_kan.federated.server import Server, rounds
 from dpfed_kan.federated.site import Site
 from dpfed_kan.privacy.clipping import GradientBlock
+from dpfed_kan.privacy.joint_sampling import Sampling
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.noising import GaussianNoise
-from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson, Sampling
+from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson
 from dpfed_kan.streams import Streams
 from dpfed_kan.update.sgd import ProjectedSGD
 

@@ -1,5 +1,6 @@
 """Accounts: from a mechanism to an ε that is an upper bound, with everything it rests on."""
 
-from dpfed_kan.privacy.accounting.account import Bound, NonPrivate, PrivacyGuarantee, account
+from dpfed_kan.privacy.accounting.account import account
+from dpfed_kan.privacy.accounting.guarantee import Bound, NonPrivate, PrivacyGuarantee
 
 __all__ = ["Bound", "NonPrivate", "PrivacyGuarantee", "account"]

@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from dpfed_kan._validate import check_number
+from dpfed_kan.privacy.clipping import Vector
 
 _RELATIVE_SLACK = 1e-12
 
@@ -33,6 +34,13 @@ def gaussian_delta(*, epsilon: float, mu: float) -> float:
     if second >= first:  # equal to rounding: the difference is below what can be told from 0
         return 0.0
     return float(np.exp(first) * -np.expm1(second - first))
+
+
+def gaussian_deltas(*, epsilon: float, mus: Vector) -> Vector:
+    """Return δ(ε) for many μ > 0 at once, shape as `mus`."""
+    first = log_ndtr(mus / 2 - epsilon / mus)
+    second = epsilon + log_ndtr(-mus / 2 - epsilon / mus)
+    return np.asarray(np.exp(first) * -np.expm1(np.minimum(second - first, 0.0)))
 
 
 def gaussian_epsilon(*, delta: float, mu: float) -> float:

@@ -13,9 +13,16 @@ from dp_accounting import NeighboringRelation as DpaRelation
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 from dpfed_kan.privacy.accounting.gaussian import gaussian_epsilon
+from dpfed_kan.privacy.accounting.loss_distribution import (
+    LossDistribution,
+    dense,
+    grid_interval,
+    loss_epsilon,
+    repeated,
+)
 from dpfed_kan.privacy.mechanism import NeighboringRelation
 
-_FINEST, _MAX_CELLS = 1e-4, 4e6
+_MAX_STEP_CELLS, _ACCURACY = 2e6, 0.5
 _RELATIONS = {
     "zero_out": DpaRelation.REPLACE_SPECIAL,
     "add_remove": DpaRelation.ADD_OR_REMOVE_ONE,
@@ -41,40 +48,79 @@ def poisson_epsilon(
         neighboring_relation: Replace-one needs its own pair; the other two share one.
     """
     factor = 2 if neighboring_relation == "replace_one" else 1
-    no_amplification = gaussian_epsilon(
-        delta=delta, mu=factor * math.sqrt(num_rounds) / noise_multiplier
-    )
-    if sampling_prob == 1 or no_amplification == 0:
-        return no_amplification
+    bound = gaussian_epsilon(delta=delta, mu=factor * math.sqrt(num_rounds) / noise_multiplier)
+    if sampling_prob == 1 or bound == 0:
+        return bound
+    interval = math.inf
+    for _ in range(4):  # from the unamplified ε down to a grid that suits the answer
+        finer = poisson_interval(
+            epsilon=bound, noise_multiplier=noise_multiplier, num_rounds=num_rounds
+        )
+        if finer > 0.7 * interval:
+            break
+        interval = finer
+        try:
+            loss = poisson_loss(
+                sampling_prob=sampling_prob,
+                noise_multiplier=noise_multiplier,
+                num_rounds=num_rounds,
+                neighboring_relation=neighboring_relation,
+                interval=interval,
+            )
+        except OverflowError:  # the coarser grid's answer stands
+            break
+        bound = min(bound, loss_epsilon(loss, delta=delta, num_compositions=num_rounds))
+    return bound
 
-    def composed(interval: float) -> float:
-        step = _one_round(sampling_prob, noise_multiplier, interval, neighboring_relation)
-        return float(step.self_compose(num_rounds).get_epsilon_for_delta(delta))
 
-    coarse = _interval(no_amplification, noise_multiplier)
-    bound = min(no_amplification, composed(coarse))
-    fine = _interval(bound, noise_multiplier)
-    if fine < coarse:
-        bound = min(bound, composed(fine))
-    return max(0.0, bound)
+def poisson_loss(
+    *,
+    sampling_prob: float,
+    noise_multiplier: float,
+    num_rounds: int,
+    neighboring_relation: NeighboringRelation,
+    interval: float,
+) -> LossDistribution:
+    """Return the loss distribution of T rounds on a grid.
+
+    Args:
+        sampling_prob: q in (0, 1].
+        noise_multiplier: σ > 0.
+        num_rounds: T.
+        neighboring_relation: Gives the pairs.
+        interval: Gap of the grid.
+
+    Raises:
+        OverflowError: If the grid would not fit.
+    """
+    if _largest_loss(noise_multiplier) > interval * _MAX_STEP_CELLS:
+        raise OverflowError(f"interval={interval:g} is too fine for noise {noise_multiplier:g}")
+    step = _one_round(sampling_prob, noise_multiplier, interval, neighboring_relation)
+    return repeated(step, num_rounds)
 
 
-@lru_cache(maxsize=64)
+def poisson_interval(*, epsilon: float, noise_multiplier: float, num_rounds: int) -> float:
+    """Return a grid interval that suits ε and fits into memory."""
+    wanted = grid_interval(epsilon=epsilon, num_compositions=num_rounds, accuracy=_ACCURACY)
+    return max(wanted, 1.01 * _largest_loss(noise_multiplier) / _MAX_STEP_CELLS)
+
+
+@lru_cache(maxsize=16)
 def _one_round(
     sampling_prob: float,
     noise_multiplier: float,
     interval: float,
     neighboring_relation: NeighboringRelation,
-) -> pld.PrivacyLossDistribution:
-    return pld.from_gaussian_mechanism(
+) -> LossDistribution:
+    step = pld.from_gaussian_mechanism(
         noise_multiplier,
         sampling_prob=sampling_prob,
         value_discretization_interval=interval,
         neighboring_relation=_RELATIONS[neighboring_relation],
     )
+    return dense(step)
 
 
-def _interval(epsilon: float, noise_multiplier: float) -> float:
-    """Return a grid interval: fine where ε is small, coarse where the losses would not fit."""
-    largest_loss = 0.5 / noise_multiplier**2 + 10.0 / noise_multiplier + epsilon
-    return max(_FINEST * min(1.0, max(epsilon, 1e-3)), 2 * largest_loss / _MAX_CELLS)
+def _largest_loss(noise_multiplier: float) -> float:
+    """Return about the range of one round's losses: the tails are cut 10 std away."""
+    return 4.0 / noise_multiplier**2 + 40.0 / noise_multiplier
