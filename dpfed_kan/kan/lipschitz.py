@@ -46,8 +46,9 @@ def gradient_bounds(
     degree = basis.spline_degree
     binomials = [float(math.comb(degree - 1, k)) for k in range(degree)]
     slopes = basis.derivative_tables / torch.tensor(binomials, dtype=torch.float64)[:, None, None]
+    second_layer_norm = float(second_layer_norm)
     steepest = 1.0 if model.activation == "tanh" else 0.25
-    reach = steepest * (second_layer_norm + radius) / math.sqrt(model.hidden_width)
+    reach: float = steepest * (second_layer_norm + radius) / math.sqrt(model.hidden_width)
     if form == "paper":
         size = model.num_basis
         return reach * float(slopes.abs().max()) * size, math.sqrt(size)
