@@ -15,6 +15,8 @@ from dpfed_kan.data.partition import site_names
 from dpfed_kan.data.records import Records
 from dpfed_kan.streams import Streams
 
+_SITES_SHOWN = 5
+
 
 class Source(Protocol):
     """Where records come from."""
@@ -137,8 +139,11 @@ class FederatedData:
         natural = apart.sites is not None and set(np.unique(apart.sites)) <= set(shards)
         left_out = self._too_small(shards, apart if natural else None)
         if left_out and (self.small_sites == "refuse" or len(left_out) == len(shards)):
+            shown = list(left_out.values())[:_SITES_SHOWN]
+            if len(shown) < len(left_out):
+                shown.append(f"and {len(left_out) - len(shown)} more sites")
             raise DataError(
-                f"{'; '.join(left_out.values())}. Few records are hard to hide and teach little: "
+                f"{'; '.join(shown)}. Few records are hard to hide and teach little: "
                 "set data.small_sites=leave_out to train without such sites, or a smaller "
                 "data.min_records to admit them"
             )

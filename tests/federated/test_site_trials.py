@@ -14,9 +14,9 @@ from dpfed_kan.federated.site import Broadcast, Reply, Site
 from dpfed_kan.kan import KANGradients, TwoLayerKAN
 from dpfed_kan.privacy.accounting import account
 from dpfed_kan.privacy.clipping import GradientBlock
+from dpfed_kan.privacy.joint_sampling import Sampling
 from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.noising import GaussianNoise
-from dpfed_kan.privacy.joint_sampling import Sampling
 from dpfed_kan.privacy.sampling import Cyclic, Poisson
 from dpfed_kan.schema_file import load_schema
 from dpfed_kan.streams import Streams

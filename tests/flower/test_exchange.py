@@ -233,7 +233,7 @@ def test_a_malformed_reply_is_refused_and_the_site_named(federation):
         arrays = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
         return [replies[0], replace_content(replies[1], arrays), replies[2]]
 
-    with pytest.raises(RoundRefused, match=r"site-2: expected one array named 'clipped_sum'"):
+    with pytest.raises(RoundRefused, match=r"site-2: expected the arrays \['clipped_sum'\]"):
         met(federation, tamper)(broadcast(federation))
 
 

@@ -6,8 +6,8 @@ from dpfed_kan.flower_app import compose
 from dpfed_kan.run import run
 
 SETTINGS = (
-    "seed=1 num_rounds=6 sampling=full_batch evaluate_every=100 noise.noise_multiplier=5.0 "
-    "privacy.target_epsilon=null"
+    "seed=1 num_rounds=6 sampling=full_batch evaluate_every=100 data.min_records=1 "
+    "noise.noise_multiplier=5.0 privacy.target_epsilon=null"
 )
 
 
