@@ -56,9 +56,7 @@ class Streams:
         check_count("seed", seed, low=0)
         return cls(key=_digest(b"dpfed_kan seed", seed, size=_KEY_BYTES), seeded=True)
 
-    def generator(
-        self, purpose: Purpose, *, round_index: int | None = None
-    ) -> np.random.Generator:
+    def generator(self, purpose: Purpose, *, round_index: int | None = None) -> np.random.Generator:
         """Open a stream at its start.
 
         Args:

@@ -18,7 +18,7 @@ from dpfed_kan._validate import check_count
 from dpfed_kan.privacy.accounting.patterns import has_run_law, run_law
 from dpfed_kan.privacy.accounting.revealed_pattern import revealed_pattern_epsilon
 from dpfed_kan.privacy.calibration import calibrate
-from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
+from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize, Sampling
 from dpfed_kan.privacy.mechanism import Mechanism, NeighboringRelation
 from dpfed_kan.privacy.noising import GaussianNoise, Noise
 from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson
@@ -26,8 +26,6 @@ from dpfed_kan.privacy.sensitivity import spectral_norm
 
 CORRELATIONS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 _COARSE, _FINE = 5e-3, 1e-3  # of log κ
-
-AnySampling = Poisson | FixedSize | Cyclic | BallsInBins | FullBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +42,7 @@ class Advice:
         refined: Whether κ was calibrated with every bound, or with the quick ones only.
     """
 
-    sampling: AnySampling
+    sampling: Sampling
     correlation: float
     column_normalized: bool
     noise_multiplier: float
@@ -78,7 +76,7 @@ def advise(
     num_rounds: int,
     neighboring_relation: NeighboringRelation = "zero_out",
     correlations: Sequence[float] = CORRELATIONS,
-    samplings: Sequence[AnySampling] | None = None,
+    samplings: Sequence[Sampling] | None = None,
 ) -> tuple[Advice, ...]:
     """Return settings that keep the target, least noise first.
 
@@ -199,7 +197,7 @@ def _multiplier_fn(
 ) -> Callable[[GaussianNoise], float]:
     """Return noise ↦ a κ that keeps the target, by quick bounds."""
 
-    def calibrated(noise: GaussianNoise, sampling: AnySampling, known: float) -> float:
+    def calibrated(noise: GaussianNoise, sampling: Sampling, known: float) -> float:
         return calibrate(
             replace(mechanism, noise=noise, sampling=sampling),
             target_epsilon=target_epsilon,

@@ -102,6 +102,4 @@ def clip_and_sum(blocks: Sequence[GradientBlock], *, l2_clip_norm: float) -> Cli
         blocks = [GradientBlock(left=b.left[kept], right=b.right[kept]) for b in blocks]
     sums = [((block.left * factors[:, None]).T @ block.right).ravel() for block in blocks]
     value = sums[0] if len(sums) == 1 else np.concatenate(sums)
-    return ClippedSum(
-        value=value, l2_sensitivity=l2_clip_norm, num_nonfinite=num_nonfinite
-    )
+    return ClippedSum(value=value, l2_sensitivity=l2_clip_norm, num_nonfinite=num_nonfinite)

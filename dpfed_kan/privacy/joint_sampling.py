@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpfed_kan._validate import check_count
-from dpfed_kan.privacy.sampling import Indices
+from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Indices, Poisson, PoissonBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,3 +157,24 @@ class BallsInBins:
     def describe(self) -> str:
         """Name the sampler for a guarantee."""
         return f"balls in bins, each record in one of {self.num_bins} bins for the whole run"
+
+
+SiteSampling = Poisson | FullBatch | Cyclic | FixedSize | BallsInBins
+Sampling = SiteSampling | PoissonBatch
+
+
+def total_batch_size(sampling: Sampling, num_records_per_site: Sequence[int]) -> float:
+    """Return B over all sites: the public constant that a release is divided by."""
+    if isinstance(sampling, FixedSize):
+        return sampling.expected_batch_size(sum(num_records_per_site))
+    return sum(sampling.expected_batch_size(size) for size in num_records_per_site)
+
+
+def draws_every_round(sampling: SiteSampling) -> bool:
+    """Whether a round's draw is independent of the other rounds', from a stream of its own."""
+    return not isinstance(sampling, BallsInBins)
+
+
+def at_site(sampling: Sampling, num_records: int) -> SiteSampling:
+    """Return the sampler of a site with n_k records."""
+    return sampling.at_site(num_records) if isinstance(sampling, PoissonBatch) else sampling

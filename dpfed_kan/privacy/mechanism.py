@@ -10,9 +10,8 @@ import numpy as np
 
 from dpfed_kan._validate import check_choice, check_count, check_positive
 from dpfed_kan.privacy.clipping import ClippedSum, Vector
-from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
+from dpfed_kan.privacy.joint_sampling import Sampling, at_site
 from dpfed_kan.privacy.noising import Noise, draw_noise
-from dpfed_kan.privacy.sampling import Sampling
 from dpfed_kan.streams import Streams
 
 NeighboringRelation = Literal["zero_out", "add_remove", "replace_one"]
@@ -67,7 +66,7 @@ class Mechanism:
             one record zeroed out (site sizes public), added or removed, or replaced.
     """
 
-    sampling: Sampling | FixedSize | BallsInBins
+    sampling: Sampling
     noise: Noise
     l2_clip_norm: float
     num_rounds: int
@@ -96,6 +95,10 @@ class Mechanism:
     def with_noise_multiplier(self, noise_multiplier: float) -> Mechanism:
         """Return the same mechanism at another κ."""
         return replace(self, noise=replace(self.noise, noise_multiplier=noise_multiplier))
+
+    def at_site(self, num_records: int) -> Mechanism:
+        """Return the mechanism as the records of a site with n_k records meet it."""
+        return replace(self, sampling=at_site(self.sampling, num_records))
 
     @property
     def sensitivity_factor(self) -> int:
@@ -145,6 +148,6 @@ class Mechanism:
             noise_multiplier=self.noise_multiplier,
             correlation=self.noise.correlation,
             column_normalized=self.noise.column_normalized,
-            release_sha256=hashlib.sha256(value.tobytes()).hexdigest(),
+            release_sha256=hashlib.sha256(value.data).hexdigest(),
         )
         return Release(value=value, event=event)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -34,9 +35,7 @@ class GaussianNoise:
     def __post_init__(self) -> None:
         check_number("correlation", self.correlation, low=0.0, high=1.0, high_open=True)
         if self.noise_multiplier is not None:
-            check_number(
-                "noise_multiplier", self.noise_multiplier, low=0.0, high_open=True
-            )
+            check_number("noise_multiplier", self.noise_multiplier, low=0.0, high_open=True)
 
     def row_scales(self, num_rounds: int) -> Vector:
         """Return d_t for t = 0..T−1: sqrt((1−λ^{2(T−t)})/(1−λ²)), or ones if not normalised."""
@@ -84,10 +83,17 @@ def correlate(current: Vector, previous: Vector | None, *, correlation: float) -
     return current if previous is None else current - correlation * previous
 
 
+@lru_cache(maxsize=2)
 def standard_normals(streams: Streams, *, round_index: int, dimension: int) -> Vector:
-    """Return Z_t, shape (dimension,): the same numbers whenever it is asked for."""
+    """Return Z_t, shape (dimension,), read-only: the same numbers whenever it is asked for.
+
+    The last two are remembered, since round t asks for Z_{t−1} again and Z_t may have been
+    drawn while the sites were at work; this saves time and changes nothing.
+    """
     rng = streams.generator("noise", round_index=round_index)
-    return rng.standard_normal(dimension)
+    normals: Vector = rng.standard_normal(dimension)
+    normals.flags.writeable = False
+    return normals
 
 
 def draw_noise(
@@ -115,5 +121,5 @@ def draw_noise(
     previous = None
     if round_index > 0 and noise.correlation > 0:
         previous = standard_normals(streams, round_index=round_index - 1, dimension=dimension)
-    scale = noise.noise_multiplier * noise.row_scales(num_rounds)[round_index]
+    scale = noise.noise_multiplier * float(noise.row_scales(num_rounds)[round_index])
     return scale * correlate(current, previous, correlation=noise.correlation)

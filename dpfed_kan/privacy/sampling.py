@@ -43,6 +43,35 @@ class Poisson:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PoissonBatch:
+    """Poisson sampling at each site with its own probability q_k = min(1, B/n_k).
+
+    Small sites include their records more often, and pay for it: the account takes q_k of each
+    site, never the pooled rate, and the headline is the worst site.
+
+    Args:
+        site_batch_size: B, the records that each site expects in a round.
+    """
+
+    site_batch_size: int
+
+    def __post_init__(self) -> None:
+        check_count("site_batch_size", self.site_batch_size)
+
+    def at_site(self, num_records: int) -> Poisson:
+        """Return the sampler of a site with n_k records."""
+        return Poisson(sampling_prob=min(1.0, self.site_batch_size / num_records))
+
+    def expected_batch_size(self, num_records: int) -> float:
+        """Return min(B, n_k), of one site."""
+        return float(min(self.site_batch_size, num_records))
+
+    def describe(self) -> str:
+        """Name the sampler for a guarantee."""
+        return f"Poisson, each site expecting {self.site_batch_size} records"
+
+
+@dataclass(frozen=True, kw_only=True)
 class FullBatch:
     """Every record joins every round; there is no amplification to report."""
 
@@ -83,6 +112,3 @@ class Cyclic:
     def describe(self) -> str:
         """Name the sampler for a guarantee."""
         return f"cyclic in a fixed public order, every {self.num_batches} rounds"
-
-
-Sampling = Poisson | FullBatch | Cyclic

@@ -13,7 +13,7 @@ from dpfed_kan.privacy.accounting.prv import prv_interval
 from dpfed_kan.privacy.accounting.spectral import independent_noise
 from dpfed_kan.privacy.accounting.theorem_e1 import theorem_e1_figures
 from dpfed_kan.privacy.mechanism import Mechanism
-from dpfed_kan.privacy.sampling import Poisson
+from dpfed_kan.privacy.sampling import Poisson, PoissonBatch
 
 
 def account(
@@ -51,6 +51,10 @@ def account(
     if not isinstance(mechanism, Mechanism):
         raise TypeError(f"there is no account for {type(mechanism).__name__}")
     check_delta(delta, num_records=num_records)
+    if isinstance(mechanism.sampling, PoissonBatch):
+        if num_records is None:
+            raise ValueError("a site's own rate decides: give num_records, n of that site")
+        mechanism = mechanism.at_site(num_records)
     rounds = mechanism.num_rounds if num_rounds is None else num_rounds
     check_count("num_rounds", rounds, low=0)
     if rounds > mechanism.num_rounds:
@@ -68,7 +72,7 @@ def account(
     best = min(tried, key=lambda bound: bound.epsilon)
     check = "not asked"
     if cross_check:
-        best, check = _cross_checked(best, mechanism, rounds, delta)
+        best, check = _cross_checked(best, tried, mechanism, rounds, delta)
     return PrivacyGuarantee(
         epsilon=best.epsilon,
         delta=delta,
@@ -116,14 +120,13 @@ def _timed(bound: Computation, known: float) -> Bound:
 
 
 def _cross_checked(
-    best: Bound, mechanism: Mechanism, rounds: int, delta: float
+    best: Bound, tried: list[Bound], mechanism: Mechanism, rounds: int, delta: float
 ) -> tuple[Bound, str]:
-    """Compare a Poisson account with PRV, keeping the larger where they disagree."""
+    """Compare the PLD of Poisson rounds with PRV, keeping the larger where they disagree."""
     sampling = mechanism.sampling
     if not isinstance(sampling, Poisson) or rounds == 0 or sampling.sampling_prob == 1:
         return best, "not needed: PRV covers random Poisson batches only"
-    if "PLD" not in best.method:
-        return best, "none: PRV covers independent rounds only"
+    pld = next(bound for bound in tried if "PLD" in bound.method)
     if mechanism.neighboring_relation == "replace_one":
         return best, "none: PRV has no replace-one pair"
     interval = prv_interval(
@@ -139,8 +142,8 @@ def _cross_checked(
     )
     if interval is None:
         return best, "none: outside the range in which PRV can be trusted to return"
-    text = f"PRV says [{interval.lower:.4g}, {interval.upper:.4g}]"
-    if best.epsilon >= interval.lower:
+    text = f"PRV says [{interval.lower:.4g}, {interval.upper:.4g}] for the {pld.method}"
+    if pld.epsilon >= interval.lower:
         return best, f"{text}: agrees"
     larger = Bound(
         epsilon=interval.upper,
@@ -148,4 +151,4 @@ def _cross_checked(
         assumption=best.assumption,
         seconds=best.seconds,
     )
-    return larger, f"{text}: DISAGREES with {best.epsilon:.4g}; the larger is reported"
+    return larger, f"{text}: DISAGREES with {pld.epsilon:.4g}; the larger is reported"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dpfed_kan.privacy.accounting.account import account
 from dpfed_kan.privacy.accounting.guarantee import NonPrivate, PrivacyGuarantee
+from dpfed_kan.privacy.joint_sampling import FixedSize
 from dpfed_kan.privacy.mechanism import Mechanism
 
 
@@ -31,6 +32,49 @@ class SitesGuarantee:
     def sentence(self) -> str:
         """The worst site's guarantee, with its name."""
         return f"at site {self.worst_site}, the worst: {self.sites[self.worst_site].sentence}"
+
+
+def records_of_account(mechanism: Mechanism, num_records: Mapping[str, int], site: str) -> int:
+    """Return the n that a site's account depends on: of all sites if their draw is joint."""
+    joint = isinstance(mechanism.sampling, FixedSize)
+    return sum(num_records.values()) if joint else num_records[site]
+
+
+def account_run(
+    mechanism: Mechanism,
+    *,
+    num_records: Mapping[str, int],
+    delta: float,
+    num_rounds: int | None = None,
+    cross_check: bool = False,
+) -> SitesGuarantee:
+    """Return the guarantee of every site of one run; sites that sample alike share the work.
+
+    Args:
+        mechanism: Of the run.
+        num_records: By site, n_k.
+        delta: δ in (0, 1).
+        num_rounds: Rounds that happened; None for the whole horizon.
+        cross_check: As in `account`.
+    """
+    done: dict[tuple[Mechanism, int | None], PrivacyGuarantee | NonPrivate] = {}
+    sites: dict[str, PrivacyGuarantee | NonPrivate] = {}
+    for site, size in num_records.items():
+        met = mechanism.at_site(size)
+        joint = isinstance(met.sampling, FixedSize)
+        size_of_account = records_of_account(met, num_records, site) if joint else None
+        key = (met, size_of_account)
+        if key not in done:
+            done[key] = account(
+                met,
+                delta=delta,
+                num_rounds=num_rounds,
+                num_records=size_of_account,
+                cross_check=cross_check,
+            )
+        sites[site] = done[key]
+    worst = max(sites, key=lambda site: sites[site].epsilon)
+    return SitesGuarantee(sites=sites, worst_site=worst)
 
 
 def account_sites(

@@ -1,0 +1,118 @@
+"""`Experiment`: everything that a run depends on, as the yaml builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dpfed_kan._validate import check_count, check_number, check_positive
+from dpfed_kan.data.federation import FederatedData
+from dpfed_kan.flower.runtimes import InProcess, Ray
+from dpfed_kan.kan import TwoLayerKAN
+from dpfed_kan.privacy.accounting.sites import records_of_account
+from dpfed_kan.privacy.calibration import calibrate
+from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
+from dpfed_kan.privacy.mechanism import Mechanism, NeighboringRelation
+from dpfed_kan.privacy.noising import GaussianNoise, NoNoise
+from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson, PoissonBatch
+from dpfed_kan.streams import Streams
+from dpfed_kan.update.sgd import ProjectedSGD
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacySettings:
+    """The target and the clip.
+
+    Args:
+        l2_clip_norm: C, the bound on one record's gradient.
+        target_epsilon: ε that the whole run may spend; None if the noise multiplier is given.
+        target_delta: δ of the target and of every ε that is reported; below 1/n of every site.
+        neighboring_relation: What may differ between two data sets that must look alike.
+    """
+
+    l2_clip_norm: float
+    target_epsilon: float | None
+    target_delta: float
+    neighboring_relation: NeighboringRelation = "zero_out"
+
+    def __post_init__(self) -> None:
+        check_positive("l2_clip_norm", self.l2_clip_norm, allow_infinity=True)
+        check_number(
+            "target_delta", self.target_delta, low=0.0, high=1.0, low_open=True, high_open=True
+        )
+        if self.target_epsilon is not None:
+            check_positive("target_epsilon", self.target_epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that a run depends on, besides fresh randomness.
+
+    Args:
+        data: Source, held-out share, partition over sites.
+        model: The network.
+        sampling: Who takes part in a round.
+        noise: Noise over the rounds; with a multiplier of None it is calibrated to the target.
+        privacy: Target and clip.
+        update: From a release to new params.
+        runtime: Where the sites run.
+        num_rounds: T.
+        evaluate_every: Rounds between two measurements on the held-out records.
+        seed: None for fresh randomness of the operating system; a number makes the run a
+            declared simulation, noise included, and the report says so.
+    """
+
+    data: FederatedData
+    model: TwoLayerKAN
+    sampling: Poisson | PoissonBatch | FixedSize | Cyclic | BallsInBins | FullBatch
+    noise: GaussianNoise | NoNoise
+    privacy: PrivacySettings
+    update: ProjectedSGD
+    runtime: InProcess | Ray
+    num_rounds: int
+    evaluate_every: int = 1
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("num_rounds", self.num_rounds)
+        check_count("evaluate_every", self.evaluate_every)
+        calibrated = self.noise.noise_multiplier is None
+        if calibrated and self.privacy.target_epsilon is None:
+            raise ValueError(
+                "the noise is undetermined: give privacy.target_epsilon to have it calibrated, or "
+                "noise.noise_multiplier"
+            )
+        chosen = isinstance(self.noise, GaussianNoise) and not calibrated
+        if chosen and self.privacy.target_epsilon is not None:
+            raise ValueError(
+                "the noise is determined twice: with noise.noise_multiplier given, set "
+                "privacy.target_epsilon=null (the report says what ε was spent)"
+            )
+
+    def streams(self) -> Streams:
+        """Return the run's streams: fresh, or of the seed."""
+        return Streams.from_entropy() if self.seed is None else Streams.from_seed(self.seed)
+
+    def mechanism(self, num_records: Mapping[str, int]) -> Mechanism:
+        """Return the mechanism, its noise calibrated where the target asks for it.
+
+        Args:
+            num_records: Site name to n_k; the target is kept at every site.
+        """
+        mechanism = Mechanism(
+            sampling=self.sampling,
+            noise=self.noise,
+            l2_clip_norm=self.privacy.l2_clip_norm,
+            num_rounds=self.num_rounds,
+            neighboring_relation=self.privacy.neighboring_relation,
+        )
+        if self.noise.noise_multiplier is not None or self.privacy.target_epsilon is None:
+            return mechanism
+        smallest = min(num_records, key=lambda site: num_records[site])  # has the largest q_k
+        calibrated = calibrate(
+            mechanism.at_site(num_records[smallest]),
+            target_epsilon=self.privacy.target_epsilon,
+            target_delta=self.privacy.target_delta,
+            num_records=records_of_account(mechanism, num_records, smallest),
+        )
+        return mechanism.with_noise_multiplier(calibrated.noise_multiplier)

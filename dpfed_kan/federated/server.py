@@ -1,0 +1,162 @@
+"""The algorithm on one screen: broadcast, add up, privatize, record, update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpfed_kan._validate import check_positive
+from dpfed_kan.federated.site import Broadcast, Reply
+from dpfed_kan.privacy.clipping import ClippedSum, Vector
+from dpfed_kan.privacy.joint_sampling import FixedSize
+from dpfed_kan.privacy.ledger import Ledger
+from dpfed_kan.privacy.mechanism import Mechanism
+from dpfed_kan.privacy.noising import standard_normals
+from dpfed_kan.streams import Streams
+from dpfed_kan.update.sgd import ProjectedSGD, SGDState
+
+Exchange = Callable[[Broadcast], Sequence[Reply]]
+_NORM_SLACK = 1e-9
+
+
+class RoundRefused(RuntimeError):
+    """A round cannot be released; nothing was, and the site at fault is named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """What stays the same over the rounds of a run.
+
+    Args:
+        mechanism: All that touches privacy.
+        update_rule: From a release to new params.
+        num_records: Site name to n_k, public; the sites that must answer every round.
+        batch_size: B, the public constant that a release is divided by.
+    """
+
+    mechanism: Mechanism
+    update_rule: ProjectedSGD
+    num_records: Mapping[str, int]
+    batch_size: float
+
+    def __post_init__(self) -> None:
+        check_positive("batch_size", self.batch_size)
+        if not self.num_records:
+            raise ValueError("expected at least one site")
+
+    def counts(self, round_index: int, streams: Streams) -> Mapping[str, int] | None:
+        """Draw how many records each site takes, where the sampler leaves it to the server."""
+        sampling = self.mechanism.sampling
+        if not isinstance(sampling, FixedSize):
+            return None
+        sites = sorted(self.num_records)
+        rng = streams.generator("sampling", round_index=round_index)
+        drawn = sampling.site_counts([self.num_records[site] for site in sites], rng=rng)
+        return dict(zip(sites, drawn, strict=True))
+
+    def finish_round(
+        self,
+        state: SGDState,
+        replies: Sequence[Reply],
+        *,
+        round_index: int,
+        streams: Streams,
+        ledger: Ledger,
+    ) -> SGDState:
+        """Add up, privatize, record, update: the only way that params move.
+
+        Args:
+            state: Before the round.
+            replies: One of each site.
+            round_index: t, from 0.
+            streams: The server's secret streams.
+            ledger: Holds the event, durably, before the new params exist.
+
+        Raises:
+            RoundRefused: If a reply is missing, doubled, stale or not what a site may send.
+        """
+        total = self.add_up(replies, round_index=round_index, dimension=len(state.params))
+        release = self.mechanism.privatize(total, round_index=round_index, streams=streams)
+        ledger.record(release.event)
+        return self.update_rule.step(state, release, batch_size=self.batch_size)
+
+    def add_up(self, replies: Sequence[Reply], *, round_index: int, dimension: int) -> ClippedSum:
+        """Return the sum over all sites, in the order of their names.
+
+        Raises:
+            RoundRefused: As `finish_round`.
+        """
+        answers = {reply.site: reply for reply in replies}
+        missing = sorted(set(self.num_records) - set(answers))
+        unknown = sorted(set(answers) - set(self.num_records))
+        if missing or unknown or len(replies) != len(answers):
+            raise RoundRefused(
+                f"round {round_index}: have {len(replies)} replies, need one from each of "
+                f"{len(self.num_records)} sites; missing {missing}, unknown {unknown}"
+            )
+        total: Vector = np.zeros(dimension)
+        for site in sorted(answers):
+            self._check(answers[site], round_index=round_index, dimension=dimension)
+            total += answers[site].value
+        return ClippedSum(value=total, l2_sensitivity=self.mechanism.l2_clip_norm)
+
+    def _check(self, reply: Reply, *, round_index: int, dimension: int) -> None:
+        where = f"round {round_index}, {reply.site}"
+        if reply.round_index != round_index:
+            raise RoundRefused(f"{where}: the reply answers round {reply.round_index}")
+        if reply.value.shape != (dimension,) or reply.value.dtype != np.float64:
+            raise RoundRefused(
+                f"{where}: expected float64 of shape ({dimension},), "
+                f"got {reply.value.dtype} of shape {reply.value.shape}"
+            )
+        largest = self.num_records[reply.site] * self.mechanism.l2_clip_norm
+        with np.errstate(over="ignore", invalid="ignore"):
+            norm = math.sqrt(float(reply.value @ reply.value))
+        if not math.isfinite(norm):
+            raise RoundRefused(f"{where}: the sum is not finite")
+        if norm > largest * (1 + _NORM_SLACK):
+            raise RoundRefused(
+                f"{where}: the sum is longer than {self.num_records[reply.site]} records clipped "
+                f"to l2_clip_norm={self.mechanism.l2_clip_norm:g} can be"
+            )
+
+
+def rounds(
+    server: Server,
+    state: SGDState,
+    *,
+    exchange: Exchange,
+    streams: Streams,
+    ledger: Ledger,
+) -> Iterator[SGDState]:
+    """Run the rounds that are left, one an iteration.
+
+    Args:
+        server: What stays the same.
+        state: Where to start; its `num_steps` rounds are over.
+        exchange: Carries a broadcast to all sites and their replies back.
+        streams: The server's secret streams.
+        ledger: Of this run.
+
+    Yields:
+        The state after each round.
+    """
+    dimension = len(state.params)
+    with ThreadPoolExecutor(max_workers=1) as second_core:
+        for round_index in range(state.num_steps, server.mechanism.num_rounds):
+            drawn = second_core.submit(  # Z_t, remembered until it is added to the sum
+                standard_normals, streams, round_index=round_index, dimension=dimension
+            )
+            counts = server.counts(round_index, streams)
+            replies = exchange(
+                Broadcast(round_index=round_index, params=state.params, counts=counts)
+            )
+            drawn.result()
+            state = server.finish_round(
+                state, replies, round_index=round_index, streams=streams, ledger=ledger
+            )
+            yield state

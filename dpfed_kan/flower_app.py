@@ -1,0 +1,80 @@
+"""The apps that `flwr run` starts: the same training over a SuperLink's grid.
+
+    flwr run . local --stream
+        --federation-config "num-supernodes=4 client-resources-num-cpus=1"
+        --run-config "output-dir='/absolute/path' overrides='seed=0 noise.correlation=0.8'"
+
+`conf/` travels in the app's bundle. The sites are simulated: each worker builds the site that
+its partition id stands for from the settings in the message.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from dpfed_kan.config import build
+from dpfed_kan.experiment import Experiment
+from dpfed_kan.flower.client_app import client_app
+from dpfed_kan.flower.runtimes import Grid
+from dpfed_kan.flower.server_app import RunConfig, server_app
+from dpfed_kan.report import as_json, print_report
+from dpfed_kan.run import run
+from dpfed_kan.simulated_sites import build_site
+
+_CONF = Path(__file__).resolve().parents[1] / "conf"
+
+
+def compose(overrides: str) -> Experiment:
+    """Return the experiment of the packaged configuration.
+
+    Args:
+        overrides: As on the command line of `simulations.run`, quoted as in a shell.
+
+    Raises:
+        ValueError: If a setting is unknown, missing or out of range, or asks to resume.
+    """
+    try:
+        with hydra.initialize_config_dir(str(_CONF), version_base="1.3"):
+            config = hydra.compose("config", overrides=shlex.split(overrides))
+    except HydraException as error:
+        raise ValueError(f"overrides: {error}") from None
+    settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    if settings.pop("resume", None) is not None:
+        raise ValueError(
+            "resume: continue a run with `python -m simulations.run resume=DIR`; it goes on bit "
+            "for bit wherever it was started"
+        )
+    experiment: Experiment = build(settings)
+    return experiment
+
+
+def train(grid: Grid, config: RunConfig) -> None:
+    """Train over a grid and leave the results in output-dir.
+
+    Args:
+        grid: Of the sites that `flwr run` has started.
+        config: With `overrides` and `output-dir`.
+
+    Raises:
+        ValueError: If output-dir is not absolute: the code runs from a copy of the app.
+    """
+    output_dir = Path(str(config.get("output-dir", "")))
+    if not output_dir.is_absolute():
+        raise ValueError(
+            f"expected output-dir={str(config.get('output-dir', ''))!r} to be an absolute path, as "
+            "in --run-config \"output-dir='/home/me/runs/1'\": the code runs from a copy of the app"
+        )
+    result = run(compose(str(config.get("overrides", ""))), output_dir, grid=grid)
+    result.directory.save_report(as_json(result))
+    print_report(result, Console())
+
+
+server = server_app(train)
+client = client_app(build_site, num_threads=1)

@@ -1,0 +1,153 @@
+"""The ledger: what was really released, durable before anybody acts on it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
+from dpfed_kan.privacy.accounting.sites import SitesGuarantee, account_run
+from dpfed_kan.privacy.mechanism import Mechanism, ReleaseEvent
+
+
+class Ledger:
+    """The events of one run under one mechanism, in memory and, with a path, on disk.
+
+    The file has one JSON object a line: the plan, then each release. A line is flushed to
+    the disk before `record` returns; a line torn by a crash was never acted upon and is
+    dropped when the file is opened again.
+
+    Args:
+        mechanism: What every event must have been made by.
+        num_records: Site name to its number of records; public.
+        path: The file; it is created if absent and continued if it holds the same plan.
+
+    Raises:
+        ValueError: If the file holds another plan or an event that does not fit.
+    """
+
+    def __init__(
+        self, *, mechanism: Mechanism, num_records: Mapping[str, int], path: Path | None = None
+    ) -> None:
+        self.mechanism = mechanism
+        self.num_records = dict(num_records)
+        self.events: list[ReleaseEvent] = []
+        self._path = path
+        plan = {"plan": describe(mechanism), "num_records": dict(num_records)}
+        if path is None:
+            return
+        if path.exists():
+            self._read(path, plan)
+        else:
+            self._append(plan)
+
+    def record(self, event: ReleaseEvent) -> None:
+        """Write a release down before it is used.
+
+        A release that is computed again after a crash must be the one that was recorded: a
+        second sum under the same noise would reveal the difference of the two.
+
+        Raises:
+            ValueError: If the event was not made by the plan, comes out of turn, or differs
+                from the one that was recorded for its round.
+        """
+        self._check(event)
+        if event.round_index < len(self.events):
+            if event != self.events[event.round_index]:
+                raise ValueError(
+                    f"round {event.round_index} was already released, over a different sum; "
+                    "nothing new was released. The data or the code has changed since: start a "
+                    "new run"
+                )
+            return
+        release = asdict(event)
+        release["l2_sensitivity"] = describe(event.l2_sensitivity)
+        self._append({"release": release})
+        self.events.append(event)
+
+    def spent(self, *, delta: float, cross_check: bool = False) -> PrivacyGuarantee | NonPrivate:
+        """Account for the rounds that really happened, at the worst site."""
+        found = self.spent_per_site(delta=delta, cross_check=cross_check)
+        return found.sites[found.worst_site]
+
+    def spent_per_site(self, *, delta: float, cross_check: bool = False) -> SitesGuarantee:
+        """Account for the rounds that really happened, at every site."""
+        return account_run(
+            self.mechanism,
+            num_records=self.num_records,
+            delta=delta,
+            num_rounds=len(self.events),
+            cross_check=cross_check,
+        )
+
+    def _check(self, event: ReleaseEvent) -> None:
+        noise = self.mechanism.noise
+        planned = (
+            self.mechanism.l2_clip_norm,
+            self.mechanism.noise_multiplier,
+            noise.correlation,
+            noise.column_normalized,
+        )
+        happened = (
+            event.l2_sensitivity,
+            event.noise_multiplier,
+            event.correlation,
+            event.column_normalized,
+        )
+        if planned != happened:
+            raise ValueError(
+                f"round {event.round_index} was not released by the plan: expected sensitivity, "
+                f"noise multiplier, correlation, normalisation {planned}, got {happened}"
+            )
+        if not 0 <= event.round_index <= len(self.events):
+            raise ValueError(
+                f"expected round {len(self.events)} next, got round {event.round_index}: a round "
+                "may neither be skipped nor go unrecorded"
+            )
+        if event.round_index >= self.mechanism.num_rounds:
+            raise ValueError(
+                f"round {event.round_index} lies beyond the horizon of "
+                f"{self.mechanism.num_rounds} rounds"
+            )
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        if self._path is None:
+            return
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _read(self, path: Path, plan: Mapping[str, Any]) -> None:
+        text = path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            with path.open("r+", encoding="utf-8") as file:
+                file.truncate(len(whole.encode()))
+        lines = [json.loads(line) for line in whole.splitlines()]
+        if not lines:
+            self._append(plan)
+            return
+        if lines[0] != json.loads(json.dumps(plan)):
+            raise ValueError(
+                f"{path} was written under another plan (mechanism or site sizes); a run can only "
+                "be continued under its own"
+            )
+        for line in lines[1:]:
+            release = line["release"]
+            release["l2_sensitivity"] = float(release["l2_sensitivity"])
+            event = ReleaseEvent(**release)
+            self._check(event)
+            self.events.append(event)
+
+
+def describe(value: object) -> Any:
+    """Return a dataclass as plain data, each with its type's name: what a plan file holds."""
+    if is_dataclass(value) and not isinstance(value, type):
+        members = {field.name: describe(getattr(value, field.name)) for field in fields(value)}
+        return {"type": type(value).__name__, **members}
+    return "infinity" if value == float("inf") else value

@@ -1,0 +1,128 @@
+"""What was guaranteed and what was measured: report.json, and the table at the end of a run."""
+
+from __future__ import annotations
+
+import math
+import platform
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dpfed_kan import __version__
+from dpfed_kan.privacy.accounting import NonPrivate
+from dpfed_kan.run import Run
+
+_NOT_PRIVATE = (
+    "measured on held-out records without noise: these numbers are facts about those records and "
+    "are not covered by the guarantee"
+)
+
+
+def sentence(run: Run) -> str:
+    """Return the guarantee of a run in one sentence, with the source of its noise."""
+    if isinstance(run.guarantee, NonPrivate):
+        return f"{run.guarantee.sentence}."
+    source = (
+        "noise SEEDED: a simulation, anybody with the seed can remove the noise"
+        if run.seeded
+        else "noise from the operating system's entropy"
+    )
+    return f"{run.guarantee.sentence}; {source}."
+
+
+def as_json(run: Run) -> dict[str, Any]:
+    """Return the report as plain data: what is private apart from what is not."""
+    guarantee = run.guarantee
+    worst = max(run.epsilon_per_site, key=lambda site: run.epsilon_per_site[site])
+    stated: dict[str, Any] = {"private": not isinstance(guarantee, NonPrivate)}
+    stated |= {"epsilon": _json_number(guarantee.epsilon), "sentence": sentence(run)}
+    if not isinstance(guarantee, NonPrivate):
+        stated |= {
+            "delta": guarantee.delta,
+            "unit": guarantee.unit,
+            "neighboring_relation": guarantee.neighboring_relation,
+            "sampling": guarantee.sampling,
+            "noise": guarantee.noise,
+            "noise_multiplier": guarantee.noise_multiplier,
+            "trust": guarantee.trust,
+            "accountant": guarantee.best.method,
+            "assumption": guarantee.best.assumption,
+            "independent_check": guarantee.check,
+            "bounds_tried": [asdict(bound) for bound in guarantee.tried],
+        }
+    stated |= {
+        "num_rounds": guarantee.num_rounds,
+        "worst_site": worst,
+        "epsilon_per_site": {
+            site: _json_number(epsilon) for site, epsilon in run.epsilon_per_site.items()
+        },
+        "noise_source": "seeded" if run.seeded else "operating system entropy",
+    }
+    return {
+        "guarantee": stated,
+        "private": {"share_projected": run.share_projected},
+        "public": {"num_records": dict(run.num_records)},
+        "diagnostics_not_private": {"note": _NOT_PRIVATE, **asdict(run.utility)},
+        "run": {
+            "finished": run.finished,
+            "seconds": round(run.seconds, 3),
+            "version": __version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def print_report(run: Run, console: Console) -> None:
+    """Print the table, the sentence, and where the results are."""
+    utility = run.utility
+    table = Table(title="Result", title_justify="left")
+    table.add_column("site")
+    table.add_column("records", justify="right")
+    table.add_column("ε", justify="right")
+    for site, epsilon in _shown(run.epsilon_per_site):
+        records = str(run.num_records[site]) if site in run.num_records else ""
+        table.add_row(site, records, epsilon)
+    table.add_section()
+    worst = max(run.epsilon_per_site.values())
+    table.add_row("worst site", "", _number(worst), style="bold")
+    console.print(table)
+    quality = Table(title=f"Held-out records ({utility.num_records}), not private")
+    for name in ("accuracy", "AUC", "majority base rate", "loss"):
+        quality.add_column(name, justify="right")
+    auc = "undefined (one class)" if utility.auc is None else f"{utility.auc:.3f}"
+    quality.add_row(
+        f"{utility.accuracy:.3f}", auc, f"{utility.base_rate:.3f}", f"{utility.loss:.3f}"
+    )
+    console.print(quality)
+    style = "bold red" if math.isinf(run.guarantee.epsilon) else "bold"
+    console.print(sentence(run), style=style, highlight=False)
+    directory = run.directory
+    console.print(f"Results in {directory.path}:", highlight=False, soft_wrap=True)
+    for path, what in (
+        (directory.report_path, "this report"),
+        (directory.metrics_path, "metrics per round"),
+        (directory.ledger_path, "every release"),
+        (directory.checkpoint_path, "the model"),
+        (directory.config_path, "the resolved configuration"),
+    ):
+        console.print(f"  {path.name:18} {what}", highlight=False)
+
+
+_SITES_SHOWN = 12
+
+
+def _shown(epsilon_per_site: Any) -> list[tuple[str, str]]:
+    sites = [(site, _number(epsilon)) for site, epsilon in sorted(epsilon_per_site.items())]
+    if len(sites) <= _SITES_SHOWN:
+        return sites
+    return [*sites[:_SITES_SHOWN], (f"and {len(sites) - _SITES_SHOWN} more", "")]
+
+
+def _number(epsilon: float) -> str:
+    return "∞" if math.isinf(epsilon) else f"{epsilon:.3f}"
+
+
+def _json_number(epsilon: float) -> float | str:
+    return "infinity" if math.isinf(epsilon) else epsilon

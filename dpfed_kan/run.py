@@ -1,0 +1,249 @@
+"""`run` and `resume`: a training, read top to bottom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from dpfed_kan.evaluation import Utility, evaluate
+from dpfed_kan.experiment import Experiment
+from dpfed_kan.federated.server import Server, rounds
+from dpfed_kan.flower.exchange import meet_sites
+from dpfed_kan.flower.runtimes import Grid
+from dpfed_kan.kan import decision_function
+from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
+from dpfed_kan.privacy.accounting.running import RunningAccount
+from dpfed_kan.privacy.accounting.sites import records_of_account
+from dpfed_kan.privacy.joint_sampling import total_batch_size
+from dpfed_kan.privacy.ledger import Ledger
+from dpfed_kan.run_directory import RunDirectory
+from dpfed_kan.simulated_sites import SimulatedSites
+from dpfed_kan.streams import Streams
+from dpfed_kan.update.sgd import SGDState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """A run after one more round.
+
+    Args:
+        num_rounds: Rounds released so far.
+        planned_rounds: T.
+        epsilon: Upper bound on ε of the rounds so far; None where it was not computed.
+        utility: On the held-out records; None where it was not measured.
+    """
+
+    num_rounds: int
+    planned_rounds: int
+    epsilon: float | None
+    utility: Utility | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a run has come to.
+
+    Args:
+        experiment: That was run.
+        directory: Where its files are.
+        guarantee: Of the rounds that happened, for the worst site.
+        epsilon_per_site: Site name to ε.
+        num_records: Site name to n_k.
+        seeded: Whether the noise came from a seed.
+        utility: Of the final model on the held-out records.
+        share_projected: Steps that had left the ball, over steps.
+        finished: Whether all planned rounds were run.
+        seconds: Wall time of this call's rounds.
+    """
+
+    experiment: Experiment
+    directory: RunDirectory
+    guarantee: PrivacyGuarantee | NonPrivate
+    epsilon_per_site: Mapping[str, float]
+    num_records: Mapping[str, int]
+    seeded: bool
+    utility: Utility
+    share_projected: float
+    finished: bool
+    seconds: float
+
+
+Listener = Callable[[Progress], None]
+
+
+def run(
+    experiment: Experiment,
+    output_dir: Path,
+    *,
+    stop_after: int | None = None,
+    listener: Listener | None = None,
+    grid: Grid | None = None,
+) -> Run:
+    """Train from the start.
+
+    Args:
+        experiment: What to run.
+        output_dir: Holds no run yet; created if absent.
+        stop_after: Stop once this many rounds are over, as an interruption would.
+        listener: Told of every round.
+        grid: Of sites that run already, under `flwr run`; None to have the experiment's
+            runtime start them.
+
+    Raises:
+        ValueError: If the experiment cannot keep its promises; nothing is written then.
+        RoundRefused: If a site fails or sends what it may not.
+    """
+    streams = experiment.streams()
+    plan = _plan(experiment, streams)
+    directory = RunDirectory.create(output_dir, experiment=experiment, streams=streams)
+    return _train(plan, directory, stop_after=stop_after, listener=listener, grid=grid)
+
+
+def resume(
+    output_dir: Path,
+    *,
+    stop_after: int | None = None,
+    listener: Listener | None = None,
+) -> Run:
+    """Continue a run after its last checkpoint; it ends as an unbroken one, bit for bit.
+
+    Args:
+        output_dir: Of the run.
+        stop_after: As in `run`.
+        listener: As in `run`.
+
+    Raises:
+        ValueError: If there is no run, or its ledger and plan disagree.
+        RoundRefused: As in `run`.
+    """
+    directory, experiment, streams = RunDirectory.open(output_dir)
+    return _train(_plan(experiment, streams), directory, stop_after=stop_after, listener=listener)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    experiment: Experiment
+    streams: Streams
+    sites: SimulatedSites
+    server: Server
+
+
+def _plan(experiment: Experiment, streams: Streams) -> _Plan:
+    """Load, check, calibrate: all that can fail before anything is written."""
+    sites = SimulatedSites(experiment, streams)
+    num_records = sites.num_records
+    smallest = min(num_records, key=lambda site: num_records[site])
+    private = experiment.noise.noise_multiplier != 0
+    if private and experiment.privacy.target_delta >= 1 / num_records[smallest]:
+        raise ValueError(
+            f"expected target_delta={experiment.privacy.target_delta:g} below 1/n = "
+            f"{1 / num_records[smallest]:.3g} at every site, but {smallest} has "
+            f"n={num_records[smallest]} records: such a δ lets whole records leak"
+        )
+    mechanism = experiment.mechanism(num_records)
+    server = Server(
+        mechanism=mechanism,
+        update_rule=experiment.update,
+        num_records=num_records,
+        batch_size=total_batch_size(mechanism.sampling, list(num_records.values())),
+    )
+    return _Plan(experiment=experiment, streams=streams, sites=sites, server=server)
+
+
+def _train(
+    plan: _Plan,
+    directory: RunDirectory,
+    *,
+    stop_after: int | None,
+    listener: Listener | None,
+    grid: Grid | None = None,
+) -> Run:
+    experiment, server, held_out = plan.experiment, plan.server, plan.sites.federation.held_out
+    delta = experiment.privacy.target_delta
+    layout = plan.sites.model.layout(plan.sites.input_dim)
+    state = directory.load_checkpoint() or experiment.update.start(plan.sites.params.trainable)
+    directory.drop_metrics_after(state.num_steps)
+    ledger = Ledger(
+        mechanism=server.mechanism, num_records=server.num_records, path=directory.ledger_path
+    )
+
+    def measure(at: SGDState) -> Utility:
+        scores = decision_function(
+            plan.sites.model, at.params, plan.sites.params.frozen, held_out.features
+        )
+        return evaluate(scores, held_out.labels)
+
+    def main(grid: Grid) -> None:
+        nonlocal state
+        exchange = meet_sites(
+            grid,
+            num_records=server.num_records,
+            num_params=len(state.params),
+            settings=plan.sites.settings,
+            timeout=experiment.runtime.timeout,
+        )
+        spent = _running_account(server, delta)
+        left = rounds(server, state, exchange=exchange, streams=plan.streams, ledger=ledger)
+        for state in left:
+            directory.save_checkpoint(state, frozen=plan.sites.params.frozen, layout=layout)
+            last = state.num_steps in (experiment.num_rounds, stop_after)
+            due = last or state.num_steps % experiment.evaluate_every == 0
+            progress = Progress(
+                num_rounds=state.num_steps,
+                planned_rounds=experiment.num_rounds,
+                epsilon=spent.epsilon(state.num_steps) if due else None,
+                utility=measure(state) if due else None,
+            )
+            directory.append_metrics(_metrics_row(progress, state))
+            if listener is not None:
+                listener(progress)
+            if state.num_steps == stop_after:
+                return
+
+    start = time.perf_counter()
+    already = stop_after is not None and state.num_steps >= stop_after
+    if state.num_steps < experiment.num_rounds and not already:
+        if grid is None:
+            experiment.runtime.run(plan.sites, num_sites=len(server.num_records), main=main)
+        else:
+            with threadpool_limits(experiment.runtime.num_threads):
+                main(grid)
+    per_site = ledger.spent_per_site(delta=delta, cross_check=True)
+    return Run(
+        experiment=experiment,
+        directory=directory,
+        guarantee=per_site.sites[per_site.worst_site],
+        epsilon_per_site={site: found.epsilon for site, found in per_site.sites.items()},
+        num_records=server.num_records,
+        seeded=plan.streams.seeded,
+        utility=measure(state),
+        share_projected=state.num_projected / max(1, state.num_steps),
+        finished=state.num_steps == experiment.num_rounds,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _running_account(server: Server, delta: float) -> RunningAccount:
+    """Return ε so far at the worst site, the one that samples its records most often."""
+    smallest = min(server.num_records, key=lambda site: server.num_records[site])
+    return RunningAccount(
+        server.mechanism.at_site(server.num_records[smallest]),
+        delta=delta,
+        num_records=records_of_account(server.mechanism, server.num_records, smallest),
+    )
+
+
+def _metrics_row(progress: Progress, state: SGDState) -> dict[str, Any]:
+    epsilon = progress.epsilon
+    utility = {} if progress.utility is None else asdict(progress.utility)
+    return {
+        "round": progress.num_rounds,
+        "epsilon": "infinity" if epsilon == float("inf") else epsilon,
+        "num_projected": state.num_projected,
+        **{f"held_out_{name}": value for name, value in utility.items()},
+    }

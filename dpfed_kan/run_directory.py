@@ -1,0 +1,145 @@
+"""A run's directory: what a user finds there, written so that a crash loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from dpfed_kan.config import build, to_config
+from dpfed_kan.privacy.clipping import Vector
+from dpfed_kan.streams import Streams
+from dpfed_kan.update.sgd import SGDState
+
+
+class RunDirectory:
+    """The files of one run.
+
+    `config.yaml` (resolved), `key` (secret, owner only), `ledger.jsonl`, `metrics.jsonl`,
+    `checkpoint.npz` (after every round), `report.json` (at the end).
+
+    Args:
+        path: An existing directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_path = path / "config.yaml"
+        self.ledger_path = path / "ledger.jsonl"
+        self.metrics_path = path / "metrics.jsonl"
+        self.checkpoint_path = path / "checkpoint.npz"
+        self.report_path = path / "report.json"
+        self._key_path = path / "key"
+
+    @classmethod
+    def create(cls, path: Path, *, experiment: object, streams: Streams) -> RunDirectory:
+        """Start a run in a directory that holds none.
+
+        Raises:
+            ValueError: If the directory cannot be written to, or already holds a run.
+        """
+        directory = cls(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with directory.config_path.open("x", encoding="utf-8") as file:
+                yaml.safe_dump(to_config(experiment), file, sort_keys=False, allow_unicode=True)
+        except FileExistsError:
+            raise ValueError(
+                f"{path} already holds a run; give another output directory, or continue it with "
+                f"resume={path}"
+            ) from None
+        except OSError as error:
+            raise ValueError(
+                f"the output directory {path} cannot be written to: {error.strerror}"
+            ) from None
+        streams.save(directory._key_path)
+        return directory
+
+    @classmethod
+    def open(cls, path: Path) -> tuple[RunDirectory, Any, Streams]:
+        """Return the directory, experiment and streams of a run that was started before.
+
+        Raises:
+            ValueError: If there is no run.
+        """
+        directory = cls(path)
+        if not directory.config_path.is_file() or not directory._key_path.is_file():
+            raise ValueError(
+                f"{path.absolute()} holds no run that can be resumed: expected config.yaml and key"
+            )
+        config = yaml.safe_load(directory.config_path.read_text(encoding="utf-8"))
+        return directory, build(config), Streams.load(directory._key_path)
+
+    def save_checkpoint(self, state: SGDState, *, frozen: Vector, layout: object) -> None:
+        """Replace the checkpoint in one step: a reader sees the old one or the new one.
+
+        Args:
+            state: After a round.
+            frozen: Parameters that are not trained.
+            layout: Names and shapes of the trained parameters.
+        """
+        temporary = self.checkpoint_path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            np.savez(
+                file,
+                params=state.params,
+                initial_params=state.initial_params,
+                num_steps=state.num_steps,
+                num_projected=state.num_projected,
+                frozen=frozen,
+                layout=json.dumps(layout),
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.checkpoint_path)
+        self._sync_directory()
+
+    def load_checkpoint(self) -> SGDState | None:
+        """Return the state after the last round that was checkpointed, or None before any."""
+        if not self.checkpoint_path.is_file():
+            return None
+        with np.load(self.checkpoint_path, allow_pickle=False) as saved:
+            return SGDState(
+                params=saved["params"],
+                initial_params=saved["initial_params"],
+                num_steps=int(saved["num_steps"]),
+                num_projected=int(saved["num_projected"]),
+            )
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add one round's metrics."""
+        with self.metrics_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the metrics of the rounds so far."""
+        if not self.metrics_path.is_file():
+            return []
+        lines = self.metrics_path.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def drop_metrics_after(self, num_rounds: int) -> None:
+        """Forget metrics of rounds that a crash left without a checkpoint."""
+        rows = [row for row in self.read_metrics() if row["round"] <= num_rounds]
+        self.metrics_path.unlink(missing_ok=True)
+        for row in rows:
+            self.append_metrics(row)
+
+    def save_report(self, report: Mapping[str, Any]) -> None:
+        """Write the final report; valid JSON, without NaN or Infinity."""
+        text = json.dumps(report, indent=2, allow_nan=False, ensure_ascii=False)
+        temporary = self.report_path.with_suffix(".tmp")
+        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.replace(self.report_path)
+
+    def _sync_directory(self) -> None:
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Update rules: (state, release) -> state, on flat float64 vectors."""

@@ -1,0 +1,1 @@
+"""Runs and published results; `python -m simulations.run` is the one entry."""

@@ -1,0 +1,132 @@
+"""The one Hydra entry: `python -m simulations.run [group=option] [key=value] [-m]`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+_CONF = Path(__file__).resolve().parents[1] / "conf"
+_INTERRUPTED = 130
+
+
+class _Failed(Exception):
+    """A run failed for a reason that its message tells in full."""
+
+
+@hydra.main(version_base="1.3", config_path=str(_CONF), config_name="config")
+def _hydra_main(config: DictConfig) -> None:
+    output_dir = Path(HydraConfig.get().runtime.output_dir)
+    try:
+        _run(config, output_dir)
+    except (ValueError, RuntimeError) as error:
+        _remove_if_empty(output_dir)
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            print(f"error in {output_dir}:\n{error}", file=sys.stderr)
+        raise _Failed(str(error)) from error
+
+
+def _run(config: DictConfig, output_dir: Path) -> None:
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise ValueError("\n".join(f"{key}: a value is required" for key in missing))
+    settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    resume_dir = settings.pop("resume", None)
+    from rich.console import Console
+
+    from dpfed_kan.report import as_json, print_report
+    from simulations.progress import RunProgress
+
+    console = Console()
+    with RunProgress(console) as progress:
+        if resume_dir is None:
+            from dpfed_kan.config import build
+            from dpfed_kan.run import run
+
+            result = run(build(settings), output_dir, listener=progress)
+        else:
+            from dpfed_kan.run import resume
+
+            _remove_if_empty(output_dir)
+            result = resume(_resumable(str(resume_dir)), listener=progress)
+    result.directory.save_report(as_json(result))
+    print_report(result, console)
+
+
+def _resumable(resume_dir: str) -> Path:
+    """Refuse settings beside resume: a run continues under its own plan."""
+    others = [
+        o for o in HydraConfig.get().overrides.task if not o.lstrip("+").startswith("resume=")
+    ]
+    if others:
+        raise ValueError(
+            f"resume={resume_dir} continues a run under its own plan, which its account covers and "
+            f"nothing else: remove {', '.join(others)}, or start a new run with them"
+        )
+    return Path(hydra.utils.to_absolute_path(resume_dir))
+
+
+def _remove_if_empty(directory: Path) -> None:
+    for path in (directory, directory.parent):
+        try:
+            path.rmdir()
+        except OSError:  # not empty, or not there: both are fine
+            return
+
+
+def _explain(error: HydraException) -> str:
+    """Return Hydra's message, with the nearest known key for one that does not exist."""
+    text = str(error)
+    words = text.replace("'", " ").replace("=", " ").split()
+    known = list(_keys(_defaults()))
+    for word in words:
+        close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+        if close and word not in known and f"override '{word}'" in text:
+            return f"{word}: unknown setting; did you mean {close[0]}?"
+    if text.startswith("Could not override"):
+        return f"{text.splitlines()[0]} There are {', '.join(_defaults())}"
+    return text
+
+
+def _defaults() -> Mapping[str, Any]:
+    with hydra.initialize_config_dir(str(_CONF), version_base="1.3"):
+        return OmegaConf.to_container(hydra.compose("config"))  # type: ignore[return-value]
+
+
+def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in config.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{prefix}{key}.")
+
+
+def main() -> None:
+    """Run, and end with one clear line and an exit code where something is wrong."""
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come here, to be told in one line
+    try:
+        _hydra_main()
+    except _Failed as error:
+        sys.exit(f"error: {error}")
+    except HydraException as error:
+        sys.exit(f"error: {_explain(error)}")
+    except OSError as error:
+        sys.exit(
+            f"error: the output directory cannot be written to: {error.filename}: "
+            f"{error.strerror}; choose another with hydra.run.dir=... (hydra.sweep.dir with -m)"
+        )
+    except KeyboardInterrupt:
+        print("interrupted; rounds that were released stay in the ledger", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""`python -m simulations.run` as a user meets it: other processes, other directories."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+
+QUICK = [
+    "data=synthetic",
+    "data.source.num_records=150",
+    "data.source.input_dim=2",
+    "num_rounds=3",
+    "privacy.target_epsilon=null",
+    "noise.noise_multiplier=4",
+]
+FILES = {"config.yaml", "key", "ledger.jsonl", "metrics.jsonl", "checkpoint.npz", "report.json"}
+
+
+def command(*arguments: str, cwd: Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, "-m", "simulations.run", *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def report(directory: Path) -> Any:
+    return json.loads((directory / "report.json").read_text())
+
+
+def test_a_run_leaves_what_it_says_it_leaves(tmp_path: Path) -> None:
+    done = command(*QUICK, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (directory,) = (tmp_path / "outputs").glob("*/*")
+    assert {path.name for path in directory.iterdir()} == FILES
+    assert str(directory) in done.stdout
+    stated = report(directory)["guarantee"]
+    assert stated["epsilon"] > 0
+    for word in ("accuracy", "AUC", "majority base rate", "worst site", "entropy", "trusted"):
+        assert word in done.stdout
+    config = yaml.safe_load((directory / "config.yaml").read_text())
+    assert config["num_rounds"] == 3
+
+
+def test_a_sweep_makes_complete_directories(tmp_path: Path) -> None:
+    done = command("-m", *QUICK, "noise.correlation=0,0.5", "seed=0,1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    directories = sorted(path.parent for path in tmp_path.glob("multirun/*/*/*/report.json"))
+    assert len(directories) == 4
+    configs = [yaml.safe_load((path / "config.yaml").read_text()) for path in directories]
+    assert sorted((c["noise"]["correlation"], c["seed"]) for c in configs) == [
+        (0.0, 0),
+        (0.0, 1),
+        (0.5, 0),
+        (0.5, 1),
+    ]
+    for directory in directories:
+        assert {path.name for path in directory.iterdir()} == FILES
+        assert report(directory)["guarantee"]["noise_source"] == "seeded"
+
+
+def test_resume_continues_and_takes_no_other_settings(tmp_path: Path) -> None:
+    assert command(*QUICK, "hydra.run.dir=first", cwd=tmp_path).returncode == 0
+    before = report(tmp_path / "first")["guarantee"]["epsilon"]
+    (tmp_path / "first" / "report.json").unlink()
+    done = command("resume=first", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert report(tmp_path / "first")["guarantee"]["epsilon"] == before
+    assert not list(tmp_path.glob("outputs/*/*"))
+    refused = command("resume=first", "num_rounds=6", cwd=tmp_path)
+    assert refused.returncode != 0
+    assert "under its own plan" in refused.stderr
+    assert "num_rounds=6" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["noise.correlation=1"], "expected correlation=1.0 in [0, 1)"),
+        (["privacy.target_delta=0.05"], "below 1/n = 0.0333 at every site, but site-1 has n=30"),
+        (["update.projection_radius=0"], "projection_radius=0.0 in (0, inf]"),
+        (["model.num_basis=3"], "num_basis=3 to be > spline_degree=3"),
+        (["num_rounds=0"], "num_rounds=0"),
+        (["noise.corelation=0.5"], "did you mean noise.correlation?"),
+        (["++noise.corelation=0.5"], "did you mean noise.correlation?"),
+        (
+            ["num_rounds=???", "privacy.target_delta=???"],
+            "privacy.target_delta: a value is required",
+        ),
+        (["resume=nowhere"], "holds no run that can be resumed"),
+        (["hydra.run.dir=blocked/run"], "cannot be written to: blocked/run"),
+    ],
+)
+def test_bad_input_ends_in_a_clear_line_and_leaves_nothing(
+    tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    (tmp_path / "blocked").write_text("a file where a directory should be")
+    done = command(*([] if arguments[0].startswith("resume") else QUICK), *arguments, cwd=tmp_path)
+    assert done.returncode not in (0, None)
+    assert f"{said}" in done.stderr
+    assert "Traceback" not in done.stderr
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path.name for path in left] == ["blocked"]
+    assert not list(tmp_path.glob("outputs/*/*"))
+
+
+def test_help_teaches_without_loading_the_model(tmp_path: Path) -> None:
+    done = command("--help", cwd=tmp_path, timeout=30)
+    assert done.returncode == 0
+    for word in ("target_epsilon: 2.0", "noise=none", "correlated", "resume="):
+        assert word in done.stdout
+
+
+def test_noise_none_is_the_same_run_without_privacy(tmp_path: Path) -> None:
+    done = command("noise=none", *QUICK[:-2], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "NO PRIVACY: ε = ∞" in done.stdout
+    (directory,) = (tmp_path / "outputs").glob("*/*")
+    stated = report(directory)["guarantee"]
+    assert (stated["private"], stated["epsilon"]) == (False, "infinity")

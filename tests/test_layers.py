@@ -1,0 +1,104 @@
+"""The arrows of the house: imports point down, siblings never meet."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "dpfed_kan"
+ALLOWED = {
+    # layer: (third-party packages that only it and others listed may import, layers below it)
+    "flower": {"federated", "update", "privacy"},
+    "federated": {"update", "privacy"},
+    "update": {"privacy"},
+    "data": {"privacy"},
+    "kan": {"privacy"},
+    "privacy": set(),
+}
+FENCED = {
+    "flwr": {"flower"},
+    "ray": {"flower"},
+    "torch": {"kan"},
+    "dp_accounting": {"privacy/accounting"},
+    "prv_accountant": {"privacy/accounting"},
+    "sklearn": {"data", "evaluation.py"},
+    "hydra": {"flower_app.py"},
+    "omegaconf": {"flower_app.py"},
+}
+SHARED_MODULES = {"streams", "_validate", "__init__"}
+MAX_LINES = 300
+
+
+def imports(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def violations(path: str, source: str) -> list[str]:
+    """What a file below the package, given by its relative path, may not import."""
+    found = []
+    layer = path.split("/")[0]
+    for name in imports(source):
+        top, *rest = name.split(".")
+        if top in FENCED and not any(path.startswith(home) for home in FENCED[top]):
+            found.append(f"{path} imports {top}, which belongs to {sorted(FENCED[top])}")
+        if top == "dpfed_kan" and rest and layer in ALLOWED:
+            below = ALLOWED[layer] | {layer} | SHARED_MODULES
+            if rest[0] not in below:
+                found.append(f"{path} imports {name}, which is not below {layer}/")
+    return found
+
+
+def sources() -> list[tuple[str, str]]:
+    return [
+        (path.relative_to(PACKAGE).as_posix(), path.read_text(encoding="utf-8"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    ]
+
+
+def test_no_import_crosses_a_wall() -> None:
+    assert [line for path, source in sources() for line in violations(path, source)] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("federated/server.py", "import torch"),
+        ("federated/server.py", "from flwr.app import Message"),
+        ("privacy/noising.py", "import torch.nn as nn"),
+        ("privacy/noising.py", "def f():\n    from dpfed_kan.federated.server import Server"),
+        ("run.py", "import ray"),
+        ("kan/model.py", "from dpfed_kan.data.records import Records"),
+        ("data/records.py", "from dpfed_kan.kan import TwoLayerKAN"),
+        ("privacy/calibration.py", "import dp_accounting"),
+        ("run.py", "from omegaconf import OmegaConf"),
+        ("update/sgd.py", "from dpfed_kan.flower import grid"),
+        ("streams.py", "from flwr.app import Array"),
+    ],
+)
+def test_a_planted_violation_is_found(path: str, source: str) -> None:
+    assert violations(path, source) != []
+
+
+def test_every_module_is_one_idea_long() -> None:
+    files = [*PACKAGE.rglob("*.py"), *(ROOT / "simulations").rglob("*.py")]
+    long = {
+        path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+        for path in files
+    }
+    assert {name: lines for name, lines in long.items() if lines > MAX_LINES} == {}
+
+
+def test_no_file_names_a_path_of_a_machine() -> None:
+    own = Path(__file__).name
+    for path in [*ROOT.glob("*.*"), *(ROOT / "conf").rglob("*.yaml"), *ROOT.rglob("*.py")]:
+        if path.is_file() and path.name not in (own, ".git") and ".venv" not in path.parts:
+            text = path.read_text(encoding="utf-8", errors="ignore")
+            for prefix in ("/root/", "/work/"):
+                assert prefix not in text, f"{path.relative_to(ROOT)} holds {prefix}"
