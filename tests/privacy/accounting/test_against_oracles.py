@@ -54,7 +54,9 @@ def test_no_bound_is_below_the_exact_value(row):
     if row["r"] == 1:  # one Gaussian, where the closed form is better than the integration
         assert row["gauss_full"] == pytest.approx(exact, rel=2e-4)
         exact = row["gauss_full"]
-    integration_error = 1e-5 * exact  # 3e-5 was seen at T = 3, r = 1
+    # The oracle integrates on a grid: at T=3, λ=0, r=.1 it lies 4e-6 above the rigorous bound of
+    # dp-accounting on ever finer grids (ε ≤ .0937389).
+    integration_error = 5e-6 * exact
     for relation in ("zero_out", "add_remove"):
         guarantee = account(
             mechanism(

@@ -92,7 +92,7 @@ def test_the_cut_covers_every_round_once_with_weights_not_understated(scaled):
         assert (found <= exact * 1.0041).all()
 
 
-Z = np.linspace(-11, 11, 1201)
+Z = np.linspace(-11, 11, 441)
 ADVERSARIES = {
     "constant": lambda v: np.ones_like(v),
     "flips with the sign": np.sign,
@@ -137,7 +137,7 @@ def test_no_adaptive_choice_inside_a_block_beats_the_aligned_mixture(name, corre
         cutoff=1e-9,
     ).scaled(1 / kappa)
     for direction in ("replace",) if relation == "replace_one" else ("remove", "add"):
-        for epsilon in (0.0, 0.2, 0.6, 1.5):
+        for epsilon in (0.0, 0.4, 1.2):
             bound = mixture_deltas(law, np.array([epsilon]), direction=direction)[0]
             found = adaptive_delta(
                 epsilon,
@@ -148,7 +148,7 @@ def test_no_adaptive_choice_inside_a_block_beats_the_aligned_mixture(name, corre
                 relation=relation,
                 direction=direction,
             )
-            assert found <= bound + 1e-6
+            assert found <= bound + 1e-5
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -133,18 +133,18 @@ SAMPLERS = (
 def test_epsilon_so_far_is_valid_and_monotone_and_ends_at_the_account(
     sampling, correlation, scaled
 ):
-    plan = mechanism(sampling, 5.0, 24, correlation, scaled=scaled)
+    plan = mechanism(sampling, 5.0, 12, correlation, scaled=scaled)
     running = RunningAccount(plan, delta=1e-5, num_records=400)
-    found = [running.epsilon(t) for t in range(25)]
+    found = [running.epsilon(t) for t in range(13)]
     assert found[0] == 0
     assert all(a <= b for a, b in itertools.pairwise(found))
     assert found[-1] == account(plan, delta=1e-5, num_records=400).epsilon
-    for rounds in (1, 12):
+    for rounds in (1, 7):
         # no less than the least bound for those rounds, up to that bound's own grid
         now = account(plan, delta=1e-5, num_rounds=rounds, num_records=400).epsilon
         assert found[rounds] >= now * 0.999
-    with pytest.raises(ValueError, match="num_rounds=25"):
-        running.epsilon(25)
+    with pytest.raises(ValueError, match="num_rounds=13"):
+        running.epsilon(13)
 
 
 def test_epsilon_so_far_without_noise_is_infinite_after_the_first_round():
