@@ -10,22 +10,25 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from dpfed_kan import __version__
+from dpfed_kan.cli_advise import add_advise
 from dpfed_kan.cli_data import add_check_data, add_plan
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee, account
 from dpfed_kan.privacy.calibration import calibrate
-from dpfed_kan.privacy.joint_sampling import Sampling
+from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize, Sampling
 from dpfed_kan.privacy.mechanism import NEIGHBORING_RELATIONS, Mechanism
 from dpfed_kan.privacy.noising import GaussianNoise
-from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson
+from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson, PoissonBatch
 
 _EXAMPLES = """examples:
   dpfed-kan account --sampling poisson --sampling-prob 0.025 --rounds 400 --delta 1e-5 \\
       --noise-multiplier 6.3 --correlation 0.5
   dpfed-kan calibrate --sampling cyclic --num-batches 40 --rounds 400 --delta 1e-5 --epsilon 2
+  dpfed-kan advise --epsilon 2 --delta 1e-5 --records 5000 --batch 125 --rounds 400 --plot a.png
   dpfed-kan check-data schema.yaml records.csv
   dpfed-kan plan outputs/DATE/TIME/config.yaml --plot sites.png
 """
@@ -50,17 +53,19 @@ def _calibrate(options: argparse.Namespace) -> None:
         _mechanism(options, noise_multiplier=None),
         target_epsilon=options.epsilon,
         target_delta=options.delta,
+        num_records=options.records,
     )
     _print(_guarantee(mechanism, options), options, noise_multiplier=mechanism.noise_multiplier)
 
 
 def _guarantee(mechanism: Mechanism, options: argparse.Namespace) -> PrivacyGuarantee | NonPrivate:
-    if options.records is not None and options.delta >= 1 / options.records:
-        raise ValueError(
-            f"expected delta={options.delta:g} below 1/n = {1 / options.records:.3g} for "
-            f"n={options.records} records: such a δ lets whole records leak"
-        )
-    return account(mechanism, delta=options.delta, cross_check=True)
+    return account(
+        mechanism,
+        delta=options.delta,
+        num_records=options.records,
+        cross_check=True,
+        rng=np.random.default_rng() if options.draws else None,
+    )
 
 
 def _mechanism(options: argparse.Namespace, *, noise_multiplier: float | None) -> Mechanism:
@@ -82,6 +87,17 @@ def _sampling(options: argparse.Namespace) -> Sampling:
         case "poisson":
             _require(options.sampling_prob, "--sampling-prob", "poisson")
             return Poisson(sampling_prob=options.sampling_prob)
+        case "poisson_batch":
+            _require(options.batch_size, "--batch-size", "poisson_batch")
+            _require(options.records, "--records", "poisson_batch")
+            return PoissonBatch(site_batch_size=options.batch_size)
+        case "fixed_size":
+            _require(options.batch_size, "--batch-size", "fixed_size")
+            _require(options.records, "--records", "fixed_size")
+            return FixedSize(batch_size=options.batch_size)
+        case "balls_in_bins":
+            _require(options.num_batches, "--num-batches", "balls_in_bins")
+            return BallsInBins(num_bins=options.num_batches)
         case "cyclic":
             _require(options.num_batches, "--num-batches", "cyclic")
             return Cyclic(num_batches=options.num_batches)
@@ -121,6 +137,8 @@ def _print(
     for bound in sorted(guarantee.tried, key=lambda tried: tried.epsilon):
         seconds = f"{bound.seconds:.2f}"
         table.add_row(bound.method, f"{bound.epsilon:.6g}", bound.assumption, seconds)
+    for figure in guarantee.compared:
+        table.add_row(f"[dim]{figure.method}", f"{figure.epsilon:.6g}", figure.assumption, "")
     console.print(table)
     console.print(f"independent check: {guarantee.check}", highlight=False)
     console.print(f"{guarantee.sentence}.", highlight=False)
@@ -134,7 +152,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"dpfed-kan {__version__}")
-    verbs = parser.add_subparsers(required=True, metavar="{account,calibrate,check-data,plan}")
+    verbs = parser.add_subparsers(
+        required=True, metavar="{account,calibrate,advise,check-data,plan}"
+    )
     asked = verbs.add_parser("account", help="the ε of a mechanism", description="The ε of a run.")
     asked.add_argument(
         "--noise-multiplier",
@@ -150,6 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     wanted.set_defaults(answer=_calibrate)
     for verb in (asked, wanted):
         _add_mechanism(verb)
+    add_advise(verbs)
     add_check_data(verbs)
     add_plan(verbs)
     return parser
@@ -157,13 +178,28 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_mechanism(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--sampling", choices=("poisson", "full_batch", "cyclic"), required=True, help="who joins"
+        "--sampling",
+        choices=(
+            "poisson",
+            "poisson_batch",
+            "fixed_size",
+            "balls_in_bins",
+            "cyclic",
+            "full_batch",
+        ),
+        required=True,
+        help="who joins a round",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, help="B: of a site for poisson_batch, of all for fixed_size"
     )
     parser.add_argument("--sampling-prob", type=float, help="q in (0, 1], for poisson")
-    parser.add_argument("--num-batches", type=int, help="b, rounds per cycle, for cyclic")
+    parser.add_argument("--num-batches", type=int, help="b, for cyclic and balls_in_bins")
     parser.add_argument("--rounds", type=int, required=True, help="T, the horizon")
     parser.add_argument("--delta", type=float, required=True, help="δ, well below 1/n")
-    parser.add_argument("--records", type=int, help="n of the smallest site, to check δ against")
+    parser.add_argument(
+        "--records", type=int, help="n: of the smallest site, or of all for fixed_size"
+    )
     parser.add_argument("--correlation", type=float, default=0.0, help="λ in [0, 1); default 0")
     parser.add_argument(
         "--column-normalized", action="store_true", help="scale rows so that columns have norm 1"
@@ -173,6 +209,11 @@ def _add_mechanism(parser: argparse.ArgumentParser) -> None:
         choices=NEIGHBORING_RELATIONS,
         default="zero_out",
         help="what may differ between neighbours; default zero_out",
+    )
+    parser.add_argument(
+        "--draws",
+        action="store_true",
+        help="balls_in_bins: try a bound by Monte Carlo with a stated confidence too",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
