@@ -14,6 +14,7 @@ from rich.table import Table
 
 from dpfed_kan.privacy.advising import Advice, advise
 from dpfed_kan.privacy.mechanism import NEIGHBORING_RELATIONS
+from dpfed_kan.privacy.sampling import FullBatch
 
 
 def add_advise(verbs: Any) -> None:
@@ -109,6 +110,9 @@ def verdict(rows: Sequence[Advice]) -> str:
         words.append(f"Correlation pays with: {'; '.join(helped)}.")
     if not_helped:
         words.append(f"Correlation does not pay with: {'; '.join(not_helped)}.")
+    if isinstance(winner.sampling, FullBatch) and len(best) > 1:
+        second = best[1].sampling.describe()
+        words.append(f"Full batches differentiate every record in every round; next: {second}.")
     return " ".join(words)
 
 
@@ -122,7 +126,7 @@ def plot(rows: Sequence[Advice], path: Path, *, title: str) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError("--plot needs the extra: pip install 'dpfed-kan[plots]'") from None
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(9, 7), layout="constrained")
     axes = figure.subplots()
     for best in best_of_each(rows):
         name = best.sampling.describe()
@@ -138,7 +142,7 @@ def plot(rows: Sequence[Advice], path: Path, *, title: str) -> None:
     axes.set(xlabel="correlation λ", ylabel="noise in a prefix sum, per record of a batch")
     axes.set(yscale="log", title=title)
     axes.grid(alpha=0.3, which="both")
-    axes.legend(fontsize="small")
+    figure.legend(fontsize="small", loc="outside lower center", ncols=2)
     figure.savefig(path, dpi=120)
 
 

@@ -11,11 +11,11 @@ import pytest
 from dpfed_kan.federated.server import Server, rounds
 from dpfed_kan.federated.site import Site
 from dpfed_kan.privacy.clipping import GradientBlock
-from dpfed_kan.privacy.joint_sampling import Sampling
+from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize, Sampling, at_site
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.noising import GaussianNoise
-from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson
+from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson, PoissonBatch
 from dpfed_kan.streams import Streams
 from dpfed_kan.update.sgd import ProjectedSGD
 
@@ -52,7 +52,7 @@ def measured(sampling: Sampling, path: Path) -> tuple[np.ndarray, np.ndarray, di
             name=name,
             num_records=size,
             gradients=OneHot(int(start)),
-            sampling=sampling,
+            sampling=at_site(sampling, size),
             l2_clip_norm=CLIP,
             streams=Streams.from_seed(4).for_site(name),
         )
@@ -137,3 +137,32 @@ def test_a_full_batch_takes_everybody(tmp_path: Path) -> None:
     taken, _, said = measured(FullBatch(), tmp_path / "ledger.jsonl")
     assert said["plan"]["sampling"] == {"type": "FullBatch"}
     assert taken.all()
+
+
+def test_bins_take_each_record_once_in_every_cycle_in_an_order_of_its_own(tmp_path: Path) -> None:
+    taken, _, said = measured(BallsInBins(num_bins=6), tmp_path / "ledger.jsonl")
+    assert said["plan"]["sampling"] == {"type": "BallsInBins", "num_bins": 6}
+    assert (taken.sum(axis=0) == ROUNDS / 6).all()
+    assert all((np.diff(np.flatnonzero(column)) == 6).all() for column in taken.T)
+    first = taken[:6].argmax(axis=0)
+    assert np.bincount(first, minlength=6).min() > 100  # uniform: 167 each
+    assert abs(np.corrcoef(first[:-1], first[1:])[0, 1]) < 0.15
+
+
+def test_fixed_size_takes_exactly_b_records_wherever_they_are(tmp_path: Path) -> None:
+    taken, _, said = measured(FixedSize(batch_size=100), tmp_path / "ledger.jsonl")
+    assert said["plan"]["sampling"] == {"type": "FixedSize", "batch_size": 100}
+    assert (taken.sum(axis=1) == 100).all()
+    site_1 = taken[:, : SIZES["site-1"]].sum(axis=1)
+    assert site_1.mean() == pytest.approx(30, abs=2.5)
+    assert 8 < site_1.var() < 35  # hypergeometric: 18.9; a fixed share would have 0
+    assert np.abs(taken.mean(axis=0) - 0.1).max() < 0.25
+
+
+def test_sites_with_rates_of_their_own_take_part_at_them(tmp_path: Path) -> None:
+    taken, _, said = measured(PoissonBatch(site_batch_size=50), tmp_path / "ledger.jsonl")
+    assert said["plan"]["sampling"] == {"type": "PoissonBatch", "site_batch_size": 50}
+    for column, size in zip(
+        np.split(taken, np.cumsum(list(SIZES.values()))[:-1], axis=1), SIZES.values(), strict=True
+    ):
+        assert column.mean() == pytest.approx(50 / size, rel=0.12)
