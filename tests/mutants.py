@@ -391,7 +391,7 @@ MUTANTS = (
         name="corner of the Gram matrix dropped",
         path="dpfed_kan/privacy/accounting/balls_in_bins.py",
         old="        gram += encoded.T @ encoded\n    return gram",
-        new="        gram += encoded.T @ encoded\n    gram[0, -1] = gram[-1, 0] = 0\n    return gram",
+        new="        gram += encoded.T @ encoded\n    gram[0, -1] = gram[-1, 0] = 0\n    return gram",  # noqa: E501
         tests="tests/privacy/accounting/test_balls_in_bins.py -k corner",
     ),
     Mutant(

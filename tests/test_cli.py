@@ -48,7 +48,10 @@ def test_the_table_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         (f"account {POISSON} --noise-multiplier -1", "noise_multiplier=-1.0 in [0, inf)"),
         (f"account {POISSON} --noise-multiplier nan", "noise_multiplier=nan"),
         (f"account {POISSON} --noise-multiplier 1 --correlation 1", "correlation=1.0 in [0, 1)"),
-        (f"account {POISSON} --noise-multiplier 1 --records 100000", "below 1/n = 1e-05"),
+        (
+            f"account {POISSON} --noise-multiplier 1 --records 100000",
+            "with num_records=100000",
+        ),
         (f"calibrate {POISSON} --epsilon 0", "target_epsilon=0.0 in (0, inf)"),
         (
             "account --sampling poisson --rounds 1 --delta .1 --noise-multiplier 1",
