@@ -129,7 +129,7 @@ def plot(rows: Sequence[Advice], path: Path, *, title: str) -> None:
     figure = Figure(figsize=(9, 7), layout="constrained")
     axes = figure.subplots()
     for best in best_of_each(rows):
-        name = best.sampling.describe()
+        name = best.sampling.describe().split(",")[0]
         mine = [row for row in rows if row.sampling == best.sampling]
         line = sorted((r.correlation, r.error_per_record) for r in mine if not r.column_normalized)
         (drawn,) = axes.plot(*zip(*line, strict=True), marker="o", label=name)
