@@ -124,9 +124,11 @@ def _diagnostics(found: Assessment) -> dict[str, Any]:
 
 
 def _quality_table(found: Assessment) -> Table:
-    table = Table(title=f"Held-out records ({found.pooled.num_records}), not private")
+    table = Table(
+        title=f"Held-out records ({found.pooled.num_records}), not private; base rate: majority class"
+    )
     table.add_column("site")
-    headings = ("records", "accuracy", "AUC", "majority base rate", "calibration error", "loss")
+    headings = ("records", "accuracy", "AUC", "base rate", "calibr. error", "loss")
     for name in headings:
         table.add_column(name, justify="right", no_wrap=name in ("accuracy", "AUC"))
     for site, quality in list(sorted(found.per_site.items()))[:_SITES_SHOWN]:

@@ -1,4 +1,4 @@
-"""MNIST from its IDX files: one digit against another (LeCun et al., 1998)."""
+"""MNIST from its IDX files: one digit against another, or all ten (LeCun et al., 1998)."""
 
 from __future__ import annotations
 
@@ -29,19 +29,22 @@ _UNSIGNED_BYTE = 0x08
 
 @dataclass(frozen=True, kw_only=True)
 class MNIST:
-    """Two digits; the test files are held out.
+    """Two digits, or all ten as classes 0 to 9; the test files are held out.
 
     Args:
         root: The directory of the four files.
+        all_digits: All ten, for model.loss=softmax with model.num_outputs=10; positive and
+            negative then say nothing.
         positive: Digit that becomes +1.
         negative: Digit that becomes −1.
-        num_train: Training records, drawn at random; null for all of the two digits.
+        num_train: Training records, drawn at random; null for all of the digits.
         pixel_scaling: `unit_interval`: [0, 1], as [KAN-SGD] has it, whose grid is [−1, 1] and
             ‖x‖₂ up to 28; `signed`: [−1, 1]/√d by the pixels' public range; `unit_norm`: each
             image divided by its own norm.
     """
 
     root: str
+    all_digits: bool = False
     positive: int = 8
     negative: int = 3
     num_train: int | None = 5000
@@ -68,7 +71,7 @@ class MNIST:
             if self.num_train > len(train):
                 raise DataError(
                     f"expected num_train={self.num_train} of at most {len(train)}, the training "
-                    "records of the two digits"
+                    "records of the digits"
                 )
             order = streams.generator("synthetic_data").permutation(len(train))
             train = train.take(np.sort(order[: self.num_train]))
@@ -79,13 +82,16 @@ class MNIST:
         labels = _read_idx(self._file(f"{name}-labels-idx1-ubyte"), num_axes=1)
         if len(images) != len(labels):
             raise DataError(f"{self.root}: the {name} files hold unequal numbers of records")
-        chosen = np.flatnonzero((labels == self.positive) | (labels == self.negative))
+        ours = (labels == self.positive) | (labels == self.negative) | self.all_digits
+        chosen = np.flatnonzero(ours)
+        signs = np.where(labels[chosen] == self.positive, 1.0, -1.0)
         pixels = images[chosen].reshape(len(chosen), -1).astype(np.float64)
         return Records(
             features=self._scaled(pixels),
-            labels=np.where(labels[chosen] == self.positive, 1.0, -1.0),
+            labels=labels[chosen].astype(np.float64) if self.all_digits else signs,
             feature_names=tuple(f"pixel {place}" for place in range(pixels.shape[1])),
             held_out=np.full(len(chosen), name == "t10k"),
+            num_classes=10 if self.all_digits else 2,
         )
 
     def _scaled(self, pixels: Matrix) -> Matrix:

@@ -97,6 +97,15 @@ def test_mnist_takes_two_digits_in_the_stated_scaling(tiny_mnist: Path) -> None:
         MNIST(root=str(tiny_mnist), num_train=21).load(STREAMS)
 
 
+def test_all_ten_digits_are_classes_of_their_own(tiny_mnist: Path) -> None:
+    loaded = MNIST(root=str(tiny_mnist), all_digits=True, num_train=None).load(STREAMS)
+    two = MNIST(root=str(tiny_mnist), num_train=None).load(STREAMS)
+    assert loaded.num_classes == 10
+    assert len(loaded) >= len(two)
+    for digit, sign in ((8, 1.0), (3, -1.0)):
+        assert (loaded.labels == digit).sum() == (two.labels == sign).sum()
+
+
 def test_a_torn_idx_file_is_named(tiny_mnist: Path) -> None:
     for name, content in (
         ("train-images-idx3-ubyte.gz", gzip.compress(b"\x00\x00\x08\x03")),

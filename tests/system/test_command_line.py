@@ -48,7 +48,7 @@ def test_a_run_leaves_what_it_says_it_leaves(tmp_path: Path) -> None:
     assert str(directory) in done.stdout
     stated = report(directory)["guarantee"]
     assert stated["epsilon"] > 0
-    for word in ("accuracy", "AUC", "majority base rate", "worst site", "entropy", "trusted"):
+    for word in ("accuracy", "AUC", "majority class", "worst site", "entropy", "trusted"):
         assert word in done.stdout
     config = yaml.safe_load((directory / "config.yaml").read_text())
     assert config["num_rounds"] == 3
