@@ -7,6 +7,7 @@ import platform
 from dataclasses import asdict
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -124,11 +125,10 @@ def _diagnostics(found: Assessment) -> dict[str, Any]:
 
 
 def _quality_table(found: Assessment) -> Table:
-    table = Table(
-        title=f"Held-out records ({found.pooled.num_records}), not private; base rate: majority class"
-    )
+    title = f"Held-out records ({found.pooled.num_records}), not private; base rate: majority class"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
     table.add_column("site")
-    headings = ("records", "accuracy", "AUC", "base rate", "calibr. error", "loss")
+    headings = ("n", "accuracy", "AUC", "base rate", "ECE", "loss")
     for name in headings:
         table.add_column(name, justify="right", no_wrap=name in ("accuracy", "AUC"))
     for site, quality in list(sorted(found.per_site.items()))[:_SITES_SHOWN]:
