@@ -164,6 +164,13 @@ MUTANTS = (
         tests="tests/privacy/test_patient_clipping.py",
     ),
     Mutant(
+        name="a patient's records clipped one by one in a transform",
+        path="dpfed_kan/federated/site.py",
+        old="            groups=groups,\n",
+        new="",
+        tests="tests/federated/test_transform.py",
+    ),
+    Mutant(
         name="a patient's norm from single records",
         path="dpfed_kan/privacy/clipping.py",
         old="squares[rows] = (np.maximum(total, 0.0) + slack * largest)[:, None]",
@@ -264,8 +271,8 @@ MUTANTS = (
     Mutant(
         name="transform ignored by the site",
         path="dpfed_kan/federated/site.py",
-        old="        if broadcast.transform is None:\n            groups",
-        new="        if True:\n            groups",
+        old="        if broadcast.transform is None:\n            return",
+        new="        if True:\n            return",
         tests="tests/federated/test_transform.py",
     ),
     Mutant(

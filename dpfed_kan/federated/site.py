@@ -139,11 +139,6 @@ class Site:
             broadcast.transform.center.shape != broadcast.params.shape
         ):
             raise ValueError("expected the clip transform to have the shape of the params")
-        if self.patients is not None and broadcast.transform is not None:
-            raise ValueError(
-                "a patient's records cannot be clipped together in an adaptive rule's transform: "
-                "use update=sgd, adam or adam_bc with privacy_unit=patient"
-            )
         count = None if broadcast.counts is None else broadcast.counts.get(self.name)
         drawn = self.draw(broadcast.round_index, count=count)
         rows = self.rows_at_once or max(1, len(drawn))
@@ -154,9 +149,12 @@ class Site:
 
     def _clipped_sum(self, broadcast: Broadcast, indices: Indices) -> Vector:
         blocks = self.gradients.blocks(broadcast.params, indices)
+        groups = None if self.patients is None else self.patients[indices]
         if broadcast.transform is None:
-            groups = None if self.patients is None else self.patients[indices]
             return clip_and_sum(blocks, l2_clip_norm=self.l2_clip_norm, groups=groups).value
         return clip_and_sum_transformed(
-            blocks, transform=broadcast.transform, l2_clip_norm=self.l2_clip_norm
+            blocks,
+            transform=broadcast.transform,
+            l2_clip_norm=self.l2_clip_norm,
+            groups=groups,
         ).value

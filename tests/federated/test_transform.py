@@ -14,7 +14,7 @@ from dpfed_kan.privacy.accounting import account
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.mechanism import Mechanism, Release
 from dpfed_kan.privacy.noising import GaussianNoise, noise_std
-from dpfed_kan.privacy.sampling import Poisson
+from dpfed_kan.privacy.sampling import FullBatch, Poisson
 from dpfed_kan.privacy.transform import ClipTransform
 from dpfed_kan.streams import Streams
 from dpfed_kan.update.adaclip import AdaClip
@@ -156,3 +156,17 @@ def test_the_transform_travels_and_the_identity_costs_nothing() -> None:
     del content.array_records["arrays"]["clip_center"]
     with pytest.raises(WireError, match="expected the arrays"):
         decode_broadcast(content)
+
+
+def test_one_patient_moves_a_transformed_sum_by_at_most_the_clip() -> None:
+    small = ClipTransform(center=np.zeros(72), scale=np.full(72, 1e-3))
+    five = replace(
+        one_site(slice(0, 5)),
+        num_records=1,
+        patients=np.zeros(5, dtype=np.intp),
+        sampling=FullBatch(),
+    )
+    each = replace(five, num_records=5, patients=None)
+    broadcast = Broadcast(round_index=0, params=START.trainable, transform=small)
+    assert np.linalg.norm(each.work(broadcast).value) > 1.5
+    assert np.linalg.norm(five.work(broadcast).value) <= 1.0 + 1e-12
