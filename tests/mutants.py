@@ -461,7 +461,17 @@ def is_caught(mutant: Mutant) -> tuple[bool, str]:
             return False, f"{mutant.path} holds the old text {source.count(mutant.old)} times"
         target.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *mutant.tests.split()],
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-x",
+                "-n",
+                "0",
+                "-p",
+                "no:cacheprovider",
+                *mutant.tests.split(),
+            ],
             cwd=copy,
             env=os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"},
             capture_output=True,

@@ -168,5 +168,5 @@ def test_one_patient_moves_a_transformed_sum_by_at_most_the_clip() -> None:
     )
     each = replace(five, num_records=5, patients=None)
     broadcast = Broadcast(round_index=0, params=START.trainable, transform=small)
-    assert np.linalg.norm(each.work(broadcast).value) > 1.5
+    assert np.linalg.norm(each.work(broadcast).value) > 1.2
     assert np.linalg.norm(five.work(broadcast).value) <= 1.0 + 1e-12
