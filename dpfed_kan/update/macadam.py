@@ -166,8 +166,8 @@ class DPMacAdam(MacAdamSettings):
     for independent noise; at λ, σ²C² at t = 1 and (1 + λ²) σ²C² after; d_t² times that if
     column-normalised. The rule reads std from the release. The paper's C is 1: b normalizes w.
 
-    The defaults (ema, printed κ_t) were as good as any on the small default job, three seeds; on
-    MNIST printed and exact are within a point of each other, one seed (simulations/macadam_mnist).
+    The defaults (ema, printed κ_t) rest on a glance at the held-out records of the small default
+    job, three seeds: a hint and no result. What MNIST showed is in simulations/macadam_mnist.
     `noise_variance=paper` and `bias_correction=paper` together are the paper as printed.
 
     Args:
