@@ -47,15 +47,15 @@ MUTANTS = (
     Mutant(
         name="noise std without sensitivity",
         path="dpfed_kan/privacy/mechanism.py",
-        old="value + total.l2_sensitivity * noise",
-        new="value + noise",
+        old="            noise *= total.l2_sensitivity\n",
+        new="",
         tests="tests/privacy/test_mechanism.py",
     ),
     Mutant(
         name="noise std without sensitivity, seen from the ledger",
         path="dpfed_kan/privacy/mechanism.py",
-        old="value + total.l2_sensitivity * noise",
-        new="value + noise",
+        old="            noise *= total.l2_sensitivity\n",
+        new="",
         tests="tests/system/test_ledger_tells_the_truth.py",
     ),
     Mutant(

@@ -152,7 +152,8 @@ class Mechanism:
                 num_rounds=self.num_rounds,
                 dimension=len(value),
             )
-            value = value + total.l2_sensitivity * noise
+            noise *= total.l2_sensitivity
+            value = np.add(value, noise, out=noise)
         event = ReleaseEvent(
             round_index=round_index,
             l2_sensitivity=total.l2_sensitivity,

@@ -136,4 +136,5 @@ def draw_noise(
     if round_index > 0 and noise.correlation > 0:
         previous = standard_normals(streams, round_index=round_index - 1, dimension=dimension)
     scale = noise.noise_multiplier * float(noise.row_scales(num_rounds)[round_index])
-    return scale * correlate(current, previous, correlation=noise.correlation)
+    drawn = correlate(current, previous, correlation=noise.correlation)
+    return np.multiply(drawn, scale, out=None if drawn is current else drawn)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from dpfed_kan.privacy.clipping import Vector
 
 
@@ -20,7 +18,7 @@ def project_onto_ball(params: Vector, *, center: Vector, radius: float) -> tuple
     if math.isinf(radius):
         return params, False
     offset = params - center
-    norm = math.sqrt(float(np.square(offset).sum()))
+    norm = math.sqrt(float(offset @ offset))
     if norm <= radius:
         return params, False
     return center + (radius / norm) * offset, True
