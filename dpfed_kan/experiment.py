@@ -38,7 +38,9 @@ class PrivacySettings:
         l2_clip_norm: C, the bound on one record's gradient.
         target_epsilon: ε that the whole run may spend; None if the noise multiplier is given.
         target_delta: δ of the target and of every ε that is reported; below 1/n of every site.
-        neighboring_relation: What may differ between two data sets that must look alike.
+        neighboring_relation: What may differ between two data sets that must look alike: one
+            record zeroed out, or replaced. A run publishes the sites' sizes and divides by them,
+            so it cannot hide that a record was added or removed, and does not claim to.
         privacy_unit: record, or patient: a patient's records are clipped, sampled and held out
             together.
         sites_per_patient: The most sites that may hold records of one patient; above 1 the
@@ -59,6 +61,12 @@ class PrivacySettings:
         )
         if self.target_epsilon is not None:
             check_positive("target_epsilon", self.target_epsilon)
+        if self.neighboring_relation == "add_remove":
+            raise ValueError(
+                "neighboring_relation=add_remove cannot be promised by a run, which publishes the "
+                "sites' sizes and divides by them: use zero_out (the same ε, sizes public) or "
+                "replace_one"
+            )
         check_choice("privacy_unit", self.privacy_unit, PRIVACY_UNITS)
         check_count("sites_per_patient", self.sites_per_patient)
         if self.sites_per_patient > 1 and self.privacy_unit != "patient":

@@ -430,6 +430,13 @@ MUTANTS = (
         tests="tests/system/test_ledger_tells_the_truth.py -k fixed",
     ),
     Mutant(
+        name="add/remove promised by a run that publishes sizes",
+        path="dpfed_kan/experiment.py",
+        old='if self.neighboring_relation == "add_remove":',
+        new="if False:",
+        tests="tests/test_config.py -k promise",
+    ),
+    Mutant(
         name="an exception's text leaves the site",
         path="dpfed_kan/flower/client_app.py",
         old="{type_and_place(error)} (partition-id",

@@ -109,9 +109,10 @@ def test_the_default_asks_for_no_seed_and_names_its_target() -> None:
     [
         (["privacy.target_epsilon=null"], "undetermined"),
         (["noise.noise_multiplier=1"], "determined twice"),
+        (["privacy.neighboring_relation=add_remove"], "use zero_out (the same ε, sizes public)"),
     ],
 )
-def test_the_noise_is_determined_once(overrides: list[str], said: str) -> None:
+def test_what_a_run_cannot_promise_is_refused(overrides: list[str], said: str) -> None:
     assert said in problems(composed(*overrides))
 
 

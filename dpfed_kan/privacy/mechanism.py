@@ -12,6 +12,7 @@ from dpfed_kan._validate import check_choice, check_count, check_positive
 from dpfed_kan.privacy.clipping import ClippedSum, Vector
 from dpfed_kan.privacy.joint_sampling import Sampling, at_site
 from dpfed_kan.privacy.noising import Noise, draw_noise, noise_std
+from dpfed_kan.privacy.sampling import PoissonBatch
 from dpfed_kan.streams import Streams
 
 NeighboringRelation = Literal["zero_out", "add_remove", "replace_one"]
@@ -88,6 +89,12 @@ class Mechanism:
         check_positive("l2_clip_norm", self.l2_clip_norm, allow_infinity=no_noise)
         check_count("num_rounds", self.num_rounds)
         check_choice("neighboring_relation", self.neighboring_relation, NEIGHBORING_RELATIONS)
+        if isinstance(self.sampling, PoissonBatch) and self.neighboring_relation == "add_remove":
+            raise ValueError(
+                "a rate that depends on a site's size tells whether a record was added or removed: "
+                "use neighboring_relation=zero_out or replace_one, or Poisson with one "
+                "sampling_prob for all"
+            )
 
     @property
     def noise_multiplier(self) -> float:

@@ -6,7 +6,7 @@ import pytest
 from dpfed_kan.privacy.clipping import ClippedSum
 from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.noising import GaussianNoise, NoNoise
-from dpfed_kan.privacy.sampling import FullBatch
+from dpfed_kan.privacy.sampling import FullBatch, PoissonBatch
 from dpfed_kan.streams import Streams
 
 STREAMS = Streams.from_seed(0)
@@ -81,6 +81,10 @@ def test_without_noise_the_sum_is_released_as_it_is(noise: NoNoise | GaussianNoi
         ({"num_rounds": 0}, "num_rounds"),
         ({"num_rounds": 2.5}, "num_rounds"),
         ({"neighboring_relation": "nearby"}, "zero_out, add_remove, replace_one"),
+        (
+            {"neighboring_relation": "add_remove", "sampling": PoissonBatch(site_batch_size=5)},
+            "a rate that depends on a site's size",
+        ),
     ],
 )
 def test_bad_settings_are_named_with_their_range(changes: dict[str, object], match: str) -> None:
