@@ -1,8 +1,9 @@
 """`python -m simulations.heart_disease.flamby ROOT`: FLamby's setting, a check.
 
-Pooled records, 13 raw features without any scaling, a linear layer and a sigmoid, Adam at 1e-3,
-batches of 4, 50 epochs (FLamby, arXiv 2210.04620, and its fed_heart_disease settings). There is
-no privacy in it. Published: accuracy .735 pooled.
+13 raw features without any scaling, a linear layer and a sigmoid, batches of 4 (FLamby, arXiv
+2210.04620, and its fed_heart_disease settings). Pooled: Adam at 1e-3, 50 epochs. FedAvg: 15 rounds
+of 100 local SGD steps at 1e-3 (their rate is not known to us), the hospitals' params averaged with equal weights. There is no
+privacy in it. Published accuracy: .735 pooled, .685 FedAvg.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dpfed_kan.privacy.clipping import Matrix, Vector
 from dpfed_kan.streams import Streams
 
 _RATE, _BATCH, _EPOCHS = 1e-3, 4, 50
+_ROUNDS, _LOCAL_STEPS = 15, 100  # (486 // 4 hospitals // 4) * 50 epochs // 100 steps
 _BETA_1, _BETA_2, _TINY = 0.9, 0.999, 1e-8
 
 
@@ -56,10 +58,47 @@ def pooled_accuracy(root: str, *, seed: int) -> float:
     return float(((scores > 0) == (labels[held_out] > 0)).mean())
 
 
+def fedavg_accuracy(root: str, *, seed: int) -> float:
+    """Train by FedAvg and return the accuracy on all test records."""
+    records = HeartDisease(root=root).load(Streams.from_seed(0))
+    if records.sites is None:
+        raise ValueError("expected records that say which hospital they come from")
+    held_out = np.asarray(records.held_out)
+    inputs, labels = _with_ones(raw_features(records)), (records.labels > 0).astype(float)
+    rng = np.random.default_rng(seed)
+    shards = [
+        (inputs[mine], labels[mine])
+        for name in np.unique(records.sites)
+        for mine in [np.asarray(records.sites == name) & ~held_out]
+    ]
+    params = _initial(inputs.shape[1], rng)
+    for _ in range(_ROUNDS):
+        local = [_sgd(params, *shard, rng) for shard in shards]
+        params = np.asarray(np.mean(local, axis=0))
+    scores = inputs[held_out] @ params
+    return float(((scores > 0) == (labels[held_out] > 0)).mean())
+
+
+def _sgd(params: Vector, inputs: Matrix, labels: Vector, rng: np.random.Generator) -> Vector:
+    for _ in range(_LOCAL_STEPS):
+        batch = rng.choice(len(inputs), size=min(_BATCH, len(inputs)), replace=False)
+        params = params - _RATE * _gradient(params, inputs[batch], labels[batch])
+    return params
+
+
+def _gradient(params: Vector, inputs: Matrix, labels: Vector) -> Vector:
+    scores = np.clip(inputs @ params, -500, 500)
+    return np.asarray(inputs.T @ (1 / (1 + np.exp(-scores)) - labels) / len(labels))
+
+
+def _initial(dimension: int, rng: np.random.Generator) -> Vector:
+    bound = 1 / math.sqrt(dimension - 1)  # torch.nn.Linear's initialization
+    return rng.uniform(-bound, bound, size=(dimension,))
+
+
 def _adam(inputs: Matrix, labels: Vector, rng: np.random.Generator) -> Vector:
     inputs = _with_ones(inputs)
-    bound = 1 / math.sqrt(inputs.shape[1] - 1)  # torch.nn.Linear's initialization
-    params: Vector = rng.uniform(-bound, bound, size=(inputs.shape[1],))
+    params = _initial(inputs.shape[1], rng)
     first: Vector = np.zeros(len(params))
     second: Vector = np.zeros(len(params))
     step = 0
@@ -67,8 +106,7 @@ def _adam(inputs: Matrix, labels: Vector, rng: np.random.Generator) -> Vector:
         order = rng.permutation(len(inputs))
         for batch in np.split(order, range(_BATCH, len(order), _BATCH)):
             step += 1
-            scores = np.clip(inputs[batch] @ params, -500, 500)
-            gradient = inputs[batch].T @ (1 / (1 + np.exp(-scores)) - labels[batch]) / len(batch)
+            gradient = _gradient(params, inputs[batch], labels[batch])
             first = _BETA_1 * first + (1 - _BETA_1) * gradient
             second = _BETA_2 * second + (1 - _BETA_2) * gradient**2
             mean = first / (1 - _BETA_1**step)
@@ -87,9 +125,15 @@ def main() -> None:
     parser.add_argument("root", help="directory of the four processed.*.data files")
     parser.add_argument("--seeds", type=int, default=10)
     options = parser.parse_args()
-    found = [pooled_accuracy(options.root, seed=seed) for seed in range(options.seeds)]
-    print(f"pooled accuracy {np.mean(found):.3f} ± {np.std(found):.3f} over {len(found)} seeds")
-    print("published: .735")
+    for name, accuracy_fn, published in (
+        ("pooled", pooled_accuracy, ".735"),
+        ("FedAvg", fedavg_accuracy, ".685"),
+    ):
+        found = [accuracy_fn(options.root, seed=seed) for seed in range(options.seeds)]
+        mean, std = np.mean(found), np.std(found)
+        print(
+            f"{name} accuracy {mean:.3f} ± {std:.3f} over {len(found)} seeds; published {published}"
+        )
 
 
 if __name__ == "__main__":
