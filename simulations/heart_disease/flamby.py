@@ -2,8 +2,8 @@
 
 13 raw features without any scaling, a linear layer and a sigmoid, batches of 4 (FLamby, arXiv
 2210.04620, and its fed_heart_disease settings). Pooled: Adam at 1e-3, 50 epochs. FedAvg: 15 rounds
-of 100 local SGD steps at 1e-3 (their rate is not known to us), the hospitals' params averaged with equal weights. There is no
-privacy in it. Published accuracy: .735 pooled, .685 FedAvg.
+of 100 local SGD steps at 1e-3 (their rate is not known to us), the hospitals' params averaged with
+equal weights. There is no privacy in it. Published accuracy: .735 pooled, .685 FedAvg.
 """
 
 from __future__ import annotations
