@@ -33,6 +33,13 @@ def _hydra_main(config: DictConfig) -> None:
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             print(f"error in {output_dir}:\n{error}", file=sys.stderr)
         raise _Failed(str(error)) from error
+    except KeyboardInterrupt:
+        print(
+            "interrupted; rounds that were released stay in the ledger. Continue with "
+            f"resume={config.get('resume') or output_dir}",
+            file=sys.stderr,
+        )
+        raise
 
 
 def _run(config: DictConfig, output_dir: Path) -> None:
@@ -144,7 +151,6 @@ def main() -> None:
             f"{error.strerror}; choose another with hydra.run.dir=... (hydra.sweep.dir with -m)"
         )
     except KeyboardInterrupt:
-        print("interrupted; rounds that were released stay in the ledger", file=sys.stderr)
         sys.exit(_INTERRUPTED)
 
 

@@ -2,14 +2,17 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from dpfed_kan.run import resume
 from tests.conftest import ROOT
 
 QUICK = [
@@ -156,3 +159,27 @@ def test_a_missing_directory_is_told_with_its_absolute_path(tmp_path: Path) -> N
     done = command("data=heart", "data.root=nowhere", "hydra.job.chdir=true", cwd=tmp_path)
     assert str(tmp_path / "nowhere" / "processed.cleveland.data") in done.stderr
     assert "archive.ics.uci.edu" in done.stderr
+
+
+def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
+    slow = [word for word in QUICK if not word.startswith("num_rounds")]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "simulations.run", *slow, "num_rounds=100000"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 90
+    while not list(tmp_path.glob("outputs/*/*/checkpoint.npz")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    (directory,) = tmp_path.glob("outputs/*/*")
+    assert running.returncode == 130
+    assert f"resume={directory}" in said
+    num_released = len((directory / "ledger.jsonl").read_text().splitlines()) - 1
+    assert num_released >= 1
+    resumed = resume(directory, stop_after=num_released + 1)
+    assert resumed.guarantee.num_rounds == num_released + 1

@@ -142,4 +142,5 @@ def loss_epsilon(loss: LossDistribution, *, delta: float, num_compositions: int)
     rounding = 1e-12 + 1e-15 * num_compositions
     if delta <= 2 * rounding:
         return math.inf
-    return max(0.0, float(loss.get_epsilon_for_delta(delta - rounding)))
+    with np.errstate(over="ignore"):  # its quotient may overflow to the infinity that it stands for
+        return max(0.0, float(loss.get_epsilon_for_delta(delta - rounding)))
