@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import importlib
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _TARGET = "_target_"
@@ -62,16 +62,6 @@ def to_config(value: Any) -> Any:
     if isinstance(value, tuple):
         return [to_config(item) for item in value]
     return value
-
-
-def known_keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted names of all settings that a configuration's dataclasses have."""
-    cls = _target_class(config)
-    names = {f.name for f in dataclasses.fields(cls)} if cls is not None else set()
-    for key in sorted(names | (set(config) - {_TARGET})):
-        yield f"{prefix}{key}"
-        if isinstance(config.get(key), Mapping):
-            yield from known_keys(config[key], f"{prefix}{key}.")
 
 
 def nearest(name: str, names: list[str]) -> str:
