@@ -6,16 +6,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
 
 from dpfed_kan.assessment import Assessment, assess
 from dpfed_kan.evaluation import Utility, evaluate
 from dpfed_kan.experiment import Experiment
-from dpfed_kan.federated.server import Server, rounds
-from dpfed_kan.flower.exchange import meet_sites
-from dpfed_kan.flower.runtimes import Grid
+from dpfed_kan.federated.runtimes import Fused
+from dpfed_kan.federated.server import Server, SumOverSites, rounds
 from dpfed_kan.models import port
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
 from dpfed_kan.privacy.accounting.running import RunningAccount
@@ -23,10 +22,13 @@ from dpfed_kan.privacy.accounting.sites import records_of_account
 from dpfed_kan.privacy.clipping import Vector
 from dpfed_kan.privacy.joint_sampling import total_batch_size
 from dpfed_kan.privacy.ledger import Ledger
-from dpfed_kan.run_directory import RunDirectory
+from dpfed_kan.run_directory import Checkpoints, RunDirectory
 from dpfed_kan.simulated_sites import SimulatedSites
 from dpfed_kan.streams import Streams
 from dpfed_kan.update.rule import UpdateState
+
+if TYPE_CHECKING:
+    from dpfed_kan.flower.runtimes import Grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,7 @@ class Run:
     seconds: float
 
 
+_RESERVED_AHEAD = 100  # rounds of a simulation between two waits for the disk
 Listener = Callable[[Progress], None]
 
 
@@ -169,56 +172,58 @@ def _train(
 ) -> Run:
     experiment, server, held_out = plan.experiment, plan.server, plan.sites.federation.held_out
     delta = experiment.privacy.target_delta
-    layout = port.layout(plan.sites.model, plan.sites.input_dim)
     state = directory.load_checkpoint() or experiment.update.start(
         plan.sites.params.trainable, num_rounds=experiment.num_rounds
     )
     directory.drop_metrics_after(state.num_steps)
     ledger = Ledger(
-        mechanism=server.mechanism, num_records=server.num_records, path=directory.ledger_path
+        mechanism=server.mechanism,
+        num_records=server.num_records,
+        path=directory.ledger_path,
+        reserve_ahead=1 if grid is not None else _RESERVED_AHEAD,
     )
 
+    checkpoints = Checkpoints(
+        directory,
+        frozen=plan.sites.params.frozen,
+        layout=port.layout(plan.sites.model, plan.sites.input_dim),
+    )
     model = plan.sites.model
     labels_are: Any = {"loss": model.loss, "huber_delta": model.huber_delta}
 
     def scores(at: UpdateState) -> Vector:
         return port.decisions(model, at.model_params, plan.sites.params.frozen, held_out.features)
 
-    def main(grid: Grid) -> None:
+    def main(sum_over_sites: SumOverSites) -> None:
         nonlocal state
-        exchange = meet_sites(
-            grid,
-            num_records=server.num_records,
-            num_params=len(state.params),
-            settings=plan.sites.settings,
-            timeout=experiment.runtime.timeout,
-        )
         spent = _running_account(server, delta)
-        left = rounds(server, state, exchange=exchange, streams=plan.streams, ledger=ledger)
-        for state in left:
-            directory.save_checkpoint(state, frozen=plan.sites.params.frozen, layout=layout)
-            last = state.num_steps in (experiment.num_rounds, stop_after)
-            due = last or state.num_steps % experiment.evaluate_every == 0
-            progress = Progress(
-                num_rounds=state.num_steps,
-                planned_rounds=experiment.num_rounds,
-                epsilon=spent.epsilon(state.num_steps) if due else None,
-                utility=evaluate(scores(state), held_out.labels, **labels_are) if due else None,
-            )
-            directory.append_metrics(_metrics_row(progress, state))
-            if listener is not None:
-                listener(progress)
-            if state.num_steps == stop_after:
-                return
+        left = rounds(
+            server, state, sum_over_sites=sum_over_sites, streams=plan.streams, ledger=ledger
+        )
+        try:
+            for state in left:
+                last = state.num_steps in (experiment.num_rounds, stop_after)
+                due = last or state.num_steps % experiment.evaluation_interval == 0
+                progress = Progress(
+                    num_rounds=state.num_steps,
+                    planned_rounds=experiment.num_rounds,
+                    epsilon=spent.epsilon(state.num_steps) if due else None,
+                    utility=evaluate(scores(state), held_out.labels, **labels_are) if due else None,
+                )
+                directory.append_metrics(_metrics_row(progress, state))
+                checkpoints.offer(state)
+                if listener is not None:
+                    listener(progress)
+                if state.num_steps == stop_after:
+                    return
+        finally:
+            checkpoints.save()
+            ledger.settle()
 
     start = time.perf_counter()
     already = stop_after is not None and state.num_steps >= stop_after
     if state.num_steps < experiment.num_rounds and not already:
-        if grid is None:
-            experiment.runtime.run(plan.sites, num_sites=len(server.num_records), main=main)
-        else:
-            with threadpool_limits(experiment.runtime.num_threads):
-                main(grid)
+        _with_sites(plan, main, grid=grid)
     per_site = ledger.spent_per_site(delta=delta, cross_check=True)
     return Run(
         experiment=experiment,
@@ -233,6 +238,35 @@ def _train(
         finished=state.num_steps == experiment.num_rounds,
         seconds=time.perf_counter() - start,
     )
+
+
+def _with_sites(plan: _Plan, main: Callable[[SumOverSites], None], *, grid: Grid | None) -> None:
+    """Call `main` with the way to the sites that the runtime asks for."""
+    runtime, server = plan.experiment.runtime, plan.server
+    if isinstance(runtime, Fused):
+        if grid is not None:
+            raise ValueError("runtime=fused sends no messages: use runtime=in_process here")
+        with threadpool_limits(runtime.num_threads):
+            main(plan.sites.fused())
+        return
+    from dpfed_kan.flower.exchange import meet_sites  # loads flwr, which fused runs do without
+    from dpfed_kan.flower.runtimes import start
+
+    def over(grid: Grid) -> None:
+        exchange = meet_sites(
+            grid,
+            num_records=server.num_records,
+            num_params=len(plan.sites.params.trainable),
+            settings=plan.sites.settings,
+            timeout=runtime.timeout,
+        )
+        main(server.over(exchange))
+
+    if grid is None:
+        start(runtime, plan.sites, num_sites=len(server.num_records), main=over)
+    else:
+        with threadpool_limits(runtime.num_threads):
+            over(grid)
 
 
 def _running_account(server: Server, delta: float) -> RunningAccount:

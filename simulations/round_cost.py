@@ -24,11 +24,11 @@ from threadpoolctl import threadpool_limits
 from dpfed_kan.data.federation import IID, FederatedData
 from dpfed_kan.data.synthetic import SyntheticLogistic
 from dpfed_kan.experiment import Experiment, PrivacySettings
+from dpfed_kan.federated.runtimes import InProcess
 from dpfed_kan.federated.server import Server, rounds
 from dpfed_kan.flower.client_app import client_app
 from dpfed_kan.flower.exchange import meet_sites
 from dpfed_kan.flower.grid import InProcessGrid
-from dpfed_kan.flower.runtimes import InProcess
 from dpfed_kan.kan import TwoLayerKAN
 from dpfed_kan.models import port
 from dpfed_kan.privacy.ledger import Ledger
@@ -77,7 +77,8 @@ def federated_rounds(
     )
     state = job.update.start(sites.params.trainable)
     ledger = Ledger(mechanism=mechanism, num_records=sites.num_records, path=ledger_path)
-    for _ in rounds(server, state, exchange=exchange, streams=job.streams(), ledger=ledger):
+    total = server.over(exchange)
+    for _ in rounds(server, state, sum_over_sites=total, streams=job.streams(), ledger=ledger):
         yield
 
 

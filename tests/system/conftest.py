@@ -37,7 +37,7 @@ def _experiment(**changes: Any) -> Any:
             "target_delta": 1e-3,
         },
         "update": {"_target_": "dpfed_kan.update.sgd.ProjectedSGD", "learning_rate": 5.0},
-        "runtime": {"_target_": "dpfed_kan.flower.runtimes.InProcess"},
+        "runtime": {"_target_": "dpfed_kan.federated.runtimes.InProcess"},
     }
     for name, value in changes.items():
         node = config
