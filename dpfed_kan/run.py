@@ -2,50 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
 from dpfed_kan.assessment import Assessment, assess
-from dpfed_kan.evaluation import Utility, evaluate
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.runtimes import Fused
-from dpfed_kan.federated.server import Server, SumOverSites, rounds
-from dpfed_kan.models import port
+from dpfed_kan.federated.server import SumOverSites
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
-from dpfed_kan.privacy.accounting.running import RunningAccount
-from dpfed_kan.privacy.accounting.sites import records_of_account
-from dpfed_kan.privacy.clipping import Vector
-from dpfed_kan.privacy.joint_sampling import total_batch_size
 from dpfed_kan.privacy.ledger import Ledger
-from dpfed_kan.run_directory import Checkpoints, RunDirectory
-from dpfed_kan.simulated_sites import SimulatedSites
-from dpfed_kan.streams import Streams
-from dpfed_kan.update.rule import UpdateState
+from dpfed_kan.run_directory import RunDirectory
+from dpfed_kan.training import Plan, Progress
 
 if TYPE_CHECKING:
     from dpfed_kan.flower.runtimes import Grid
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """A run after one more round.
-
-    Args:
-        num_rounds: Rounds released so far.
-        planned_rounds: T.
-        epsilon: Upper bound on ε of the rounds so far; None where it was not computed.
-        utility: On the held-out records; None where it was not measured.
-    """
-
-    num_rounds: int
-    planned_rounds: int
-    epsilon: float | None
-    utility: Utility | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +82,7 @@ def run(
         RoundRefused: If a site fails or sends what it may not.
     """
     streams = experiment.streams()
-    plan = _plan(experiment, streams)
+    plan = Plan.of(experiment, streams)
     directory = RunDirectory.create(output_dir, experiment=experiment, streams=streams)
     return _train(plan, directory, stop_after=stop_after, listener=listener, grid=grid)
 
@@ -129,41 +105,11 @@ def resume(
         RoundRefused: As in `run`.
     """
     directory, experiment, streams = RunDirectory.open(output_dir)
-    return _train(_plan(experiment, streams), directory, stop_after=stop_after, listener=listener)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    experiment: Experiment
-    streams: Streams
-    sites: SimulatedSites
-    server: Server
-
-
-def _plan(experiment: Experiment, streams: Streams) -> _Plan:
-    """Load, check, calibrate: all that can fail before anything is written."""
-    sites = SimulatedSites(experiment, streams)
-    num_records = sites.num_records
-    smallest = min(num_records, key=lambda site: num_records[site])
-    private = experiment.noise.noise_multiplier != 0
-    if private and experiment.privacy.target_delta >= 1 / num_records[smallest]:
-        raise ValueError(
-            f"expected target_delta={experiment.privacy.target_delta:g} below 1/n = "
-            f"{1 / num_records[smallest]:.3g} at every site, but {smallest} has "
-            f"n={num_records[smallest]} records: such a δ lets whole records leak"
-        )
-    mechanism = experiment.mechanism(num_records)
-    server = Server(
-        mechanism=mechanism,
-        update_rule=experiment.update,
-        num_records=num_records,
-        batch_size=total_batch_size(mechanism.sampling, list(num_records.values())),
-    )
-    return _Plan(experiment=experiment, streams=streams, sites=sites, server=server)
+    return _train(Plan.of(experiment, streams), directory, stop_after=stop_after, listener=listener)
 
 
 def _train(
-    plan: _Plan,
+    plan: Plan,
     directory: RunDirectory,
     *,
     stop_after: int | None,
@@ -171,10 +117,7 @@ def _train(
     grid: Grid | None = None,
 ) -> Run:
     experiment, server, held_out = plan.experiment, plan.server, plan.sites.federation.held_out
-    delta = experiment.privacy.target_delta
-    state = directory.load_checkpoint() or experiment.update.start(
-        plan.sites.params.trainable, num_rounds=experiment.num_rounds
-    )
+    state = plan.start(directory)
     directory.drop_metrics_after(state.num_steps)
     ledger = Ledger(
         mechanism=server.mechanism,
@@ -183,47 +126,26 @@ def _train(
         reserve_ahead=1 if grid is not None else _RESERVED_AHEAD,
     )
 
-    checkpoints = Checkpoints(
-        directory,
-        frozen=plan.sites.params.frozen,
-        layout=port.layout(plan.sites.model, plan.sites.input_dim),
-    )
-    model = plan.sites.model
-    labels_are: Any = {"loss": model.loss, "huber_delta": model.huber_delta}
-
-    def scores(at: UpdateState) -> Vector:
-        return port.decisions(model, at.model_params, plan.sites.params.frozen, held_out.features)
-
     def main(sum_over_sites: SumOverSites) -> None:
         nonlocal state
-        spent = _running_account(server, delta)
-        left = rounds(
-            server, state, sum_over_sites=sum_over_sites, streams=plan.streams, ledger=ledger
+        steps = plan.training(
+            state,
+            directory=directory,
+            ledger=ledger,
+            sum_over_sites=sum_over_sites,
+            stop_after=stop_after,
         )
-        try:
-            for state in left:
-                last = state.num_steps in (experiment.num_rounds, stop_after)
-                due = last or state.num_steps % experiment.evaluation_interval == 0
-                progress = Progress(
-                    num_rounds=state.num_steps,
-                    planned_rounds=experiment.num_rounds,
-                    epsilon=spent.epsilon(state.num_steps) if due else None,
-                    utility=evaluate(scores(state), held_out.labels, **labels_are) if due else None,
-                )
-                directory.append_metrics(_metrics_row(progress, state))
-                checkpoints.offer(state)
+        with contextlib.closing(steps):
+            for after, progress in steps:
+                state = after
                 if listener is not None:
                     listener(progress)
-                if state.num_steps == stop_after:
-                    return
-        finally:
-            checkpoints.save()
-            ledger.settle()
 
     start = time.perf_counter()
     already = stop_after is not None and state.num_steps >= stop_after
     if state.num_steps < experiment.num_rounds and not already:
         _with_sites(plan, main, grid=grid)
+    delta = experiment.privacy.target_delta
     per_site = ledger.spent_per_site(delta=delta, cross_check=True)
     return Run(
         experiment=experiment,
@@ -233,14 +155,14 @@ def _train(
         num_records=server.num_records,
         left_out=plan.sites.federation.left_out,
         seeded=plan.streams.seeded,
-        assessment=assess(scores(state), held_out.labels, held_out.sites, **labels_are),
+        assessment=assess(plan.scores(state), held_out.labels, held_out.sites, **plan.labels_are),
         share_projected=state.num_projected / max(1, state.num_steps),
         finished=state.num_steps == experiment.num_rounds,
         seconds=time.perf_counter() - start,
     )
 
 
-def _with_sites(plan: _Plan, main: Callable[[SumOverSites], None], *, grid: Grid | None) -> None:
+def _with_sites(plan: Plan, main: Callable[[SumOverSites], None], *, grid: Grid | None) -> None:
     """Call `main` with the way to the sites that the runtime asks for."""
     runtime, server = plan.experiment.runtime, plan.server
     if isinstance(runtime, Fused):
@@ -267,25 +189,3 @@ def _with_sites(plan: _Plan, main: Callable[[SumOverSites], None], *, grid: Grid
     else:
         with threadpool_limits(runtime.num_threads):
             over(grid)
-
-
-def _running_account(server: Server, delta: float) -> RunningAccount:
-    """Return ε so far at the worst site, the one that samples its records most often."""
-    smallest = min(server.num_records, key=lambda site: server.num_records[site])
-    return RunningAccount(
-        server.mechanism.at_site(server.num_records[smallest]),
-        delta=delta,
-        num_records=records_of_account(server.mechanism, server.num_records, smallest),
-    )
-
-
-def _metrics_row(progress: Progress, state: UpdateState) -> dict[str, Any]:
-    epsilon = progress.epsilon
-    utility = {} if progress.utility is None else asdict(progress.utility)
-    return {
-        "round": progress.num_rounds,
-        "epsilon": "infinity" if epsilon == float("inf") else epsilon,
-        "num_projected": state.num_projected,
-        **state.diagnostics,
-        **{f"held_out_{name}": value for name, value in utility.items()},
-    }

@@ -9,7 +9,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dpfed_kan.run import Progress as RoundProgress
+from dpfed_kan.training import Progress as RoundProgress
 
 
 class RunProgress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -33,6 +34,12 @@ class Broadcast:
     params: Vector
     transform: ClipTransform | None = None
     counts: Mapping[str, int] | None = None
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether all params are finite, and small enough to be squared."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return math.isfinite(float(self.params @ self.params))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,9 +199,7 @@ def check_broadcast(broadcast: Broadcast, *, num_params: int) -> None:
     """
     if broadcast.params.shape != (num_params,):
         raise ValueError(f"expected params of shape ({num_params},), got {broadcast.params.shape}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = float(broadcast.params @ broadcast.params)
-    if not math.isfinite(square):
+    if not broadcast.finite:
         raise ValueError("expected finite params in the broadcast")
     if broadcast.transform is not None and (
         broadcast.transform.center.shape != broadcast.params.shape

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dpfed_kan.report import as_json
-from dpfed_kan.run import Progress, Run, resume, run
+from dpfed_kan.run import Run, resume, run
+from dpfed_kan.training import Progress
 
 
 def traces(result: Run) -> dict[str, Any]:
