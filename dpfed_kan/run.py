@@ -55,7 +55,7 @@ class Run:
     seconds: float
 
 
-_RESERVED_AHEAD = 100  # rounds of a simulation between two waits for the disk
+RESERVED_AHEAD = 100  # rounds of a simulation between two waits for the disk
 Listener = Callable[[Progress], None]
 
 
@@ -123,7 +123,7 @@ def _train(
         mechanism=server.mechanism,
         num_records=server.num_records,
         path=directory.ledger_path,
-        reserve_ahead=1 if grid is not None else _RESERVED_AHEAD,
+        reserve_ahead=1 if grid is not None else RESERVED_AHEAD,
     )
 
     def main(sum_over_sites: SumOverSites) -> None:
