@@ -6,13 +6,14 @@ Class shares are facts about records: for simulations and for a site's own eyes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from rich.table import Table
 
+from dpfed_kan.data.records import Records
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.privacy.accounting.sites import account_run
 from dpfed_kan.privacy.joint_sampling import FixedSize
@@ -29,7 +30,8 @@ class SitePlan:
         site: Its name.
         num_records: Records it trains on.
         num_units: n_k, in units of privacy.
-        positive_share: Of its labels.
+        class_shares: Class to its share of the labels: -1 and +1, or 0 to K-1; empty where
+            numbers are to be predicted.
         expected_share: q_k, the expected share of n_k that joins a round.
         epsilon: ε_k of the whole horizon.
     """
@@ -37,7 +39,7 @@ class SitePlan:
     site: str
     num_records: int
     num_units: int
-    positive_share: float
+    class_shares: Mapping[str, float]
     expected_share: float
     epsilon: float
 
@@ -61,7 +63,7 @@ def plan_sites(experiment: Experiment) -> tuple[list[SitePlan], dict[str, str]]:
             site=site,
             num_records=len(shard),
             num_units=sites.num_records[site],
-            positive_share=float((shard.labels > 0).mean()),
+            class_shares=_class_shares(shard),
             expected_share=mechanism.sampling.expected_batch_size(drawn_from) / drawn_from,
             epsilon=found.sites[site].epsilon,
         )
@@ -71,19 +73,27 @@ def plan_sites(experiment: Experiment) -> tuple[list[SitePlan], dict[str, str]]:
     return rows, dict(sites.federation.left_out)
 
 
+def _class_shares(shard: Records) -> dict[str, float]:
+    if shard.num_classes is None:
+        return {}
+    classes = (-1, 1) if shard.num_classes == 2 else range(shard.num_classes)
+    signed = shard.num_classes == 2
+    return {f"{k:+d}" if signed else str(k): float((shard.labels == k).mean()) for k in classes}
+
+
 def as_table(rows: Sequence[SitePlan], *, unit: str) -> Table:
     """Return the plan as a table for people."""
     table = Table(title="Sites before training (class shares: facts about records, not private)")
     table.add_column("site")
-    for name in (f"{unit}s n_k", "of records", "class +1", "class -1", "q_k", "ε_k"):
+    classes = [f"class {name}" for name in rows[0].class_shares]
+    for name in (f"{unit}s n_k", "of records", *classes, "q_k", "ε_k"):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
             row.site,
             str(row.num_units),
             str(row.num_records),
-            f"{row.positive_share:.1%}",
-            f"{1 - row.positive_share:.1%}",
+            *(f"{share:.1%}" for share in row.class_shares.values()),
             f"{row.expected_share:.3g}",
             "∞" if math.isinf(row.epsilon) else f"{row.epsilon:.3f}",
         )
@@ -94,18 +104,23 @@ def save_heat_map(rows: Sequence[SitePlan], path: Path) -> None:
     """Draw sites against classes, shaded by the number of records.
 
     Raises:
-        ValueError: If matplotlib is not installed, or the file cannot be written.
+        ValueError: If matplotlib is not installed, there are no classes, or the file cannot be
+            written.
     """
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise ValueError(_NEEDS_PLOTS) from None
-    positive = np.array([round(row.positive_share * row.num_records) for row in rows])
-    counts = np.stack([np.array([row.num_records for row in rows]) - positive, positive], axis=1)
-    figure = Figure(figsize=(5, 1.5 + 0.35 * len(rows)), layout="constrained")
+    names = list(rows[0].class_shares)
+    if not names:
+        raise ValueError("a heat map needs classes; the labels are numbers to predict")
+    shares = np.array([list(row.class_shares.values()) for row in rows])
+    counts = np.rint(shares * np.array([[row.num_records] for row in rows])).astype(int)
+    size = (4 + 0.5 * len(names), 1.5 + 0.35 * len(rows))
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
     image = axes.imshow(counts, aspect="auto", cmap="Blues", vmin=0)
-    axes.set_xticks([0, 1], ["class -1", "class +1"])
+    axes.set_xticks(range(len(names)), [f"class {name}" for name in names])
     axes.set_yticks(range(len(rows)), [row.site for row in rows])
     for k, pair in enumerate(counts):
         for j, count in enumerate(pair):

@@ -25,7 +25,7 @@ def test_the_plan_says_who_holds_what_at_which_epsilon(
     main(["plan", given, "--json"])
     found = json.loads(capsys.readouterr().out)["sites"]
     assert [row["site"] for row in found] == ["site-1", "site-2", "site-3"]
-    assert {row["positive_share"] for row in found} == {0.0, 1.0}
+    assert {row["class_shares"]["+1"] for row in found} == {0.0, 1.0}
     assert sum(row["num_records"] for row in found) == 320
     assert all(row["expected_share"] == pytest.approx(0.3) for row in found)
     assert all(1.9 < row["epsilon"] <= 2.0 for row in found)
