@@ -15,7 +15,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table as Shown
 
-from dpfed_kan.config import build
+from dpfed_kan.config import build, drop_interpolated
 from dpfed_kan.data.encoding import encode, encoded_names
 from dpfed_kan.data.findings import row_numbers
 from dpfed_kan.data.reader import Table, read_table
@@ -87,8 +87,7 @@ def _settings(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no configuration")
     content.pop("resume", None)
-    if isinstance(content.get("data"), dict):
-        content["data"].pop("root", None)  # serves interpolation only
+    drop_interpolated(content)
     return content
 
 

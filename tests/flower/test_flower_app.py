@@ -19,7 +19,7 @@ from dpfed_kan.run import run
 ROOT = Path(__file__).parents[2]
 SMALL = (
     "seed=5 num_rounds=3 data=synthetic data.source.num_records=90 data.source.input_dim=3 "
-    "data.partition.num_sites=3 noise.noise_multiplier=1.0 privacy.target_epsilon=null"
+    "partition.num_sites=3 noise.noise_multiplier=1.0 privacy.target_epsilon=null"
 )
 LOCAL_SUPERLINK_PORT = 39091
 
