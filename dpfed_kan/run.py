@@ -17,6 +17,7 @@ from dpfed_kan.federated.server import Server, rounds
 from dpfed_kan.flower.exchange import meet_sites
 from dpfed_kan.flower.runtimes import Grid
 from dpfed_kan.models import port
+from dpfed_kan.planning import Planned, planned
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
 from dpfed_kan.privacy.accounting.running import RunningAccount
 from dpfed_kan.privacy.accounting.sites import records_of_account
@@ -78,6 +79,7 @@ class Run:
 
 
 Listener = Callable[[Progress], None]
+Announce = Callable[[Planned], None]
 
 
 def run(
@@ -86,6 +88,7 @@ def run(
     *,
     stop_after: int | None = None,
     listener: Listener | None = None,
+    announce: Announce | None = None,
     grid: Grid | None = None,
 ) -> Run:
     """Train from the start.
@@ -95,6 +98,7 @@ def run(
         output_dir: Holds no run yet; created if absent.
         stop_after: Stop once this many rounds are over, as an interruption would.
         listener: Told of every round.
+        announce: Told what is planned, before the first.
         grid: Of sites that run already, under `flwr run`; None to have the experiment's
             runtime start them.
 
@@ -105,7 +109,14 @@ def run(
     streams = experiment.streams()
     plan = _plan(experiment, streams)
     directory = RunDirectory.create(output_dir, experiment=experiment, streams=streams)
-    return _train(plan, directory, stop_after=stop_after, listener=listener, grid=grid)
+    return _train(
+        plan,
+        directory,
+        stop_after=stop_after,
+        listener=listener,
+        announce=announce,
+        grid=grid,
+    )
 
 
 def resume(
@@ -113,6 +124,7 @@ def resume(
     *,
     stop_after: int | None = None,
     listener: Listener | None = None,
+    announce: Announce | None = None,
 ) -> Run:
     """Continue a run after its last checkpoint; it ends as an unbroken one, bit for bit.
 
@@ -120,13 +132,20 @@ def resume(
         output_dir: Of the run.
         stop_after: As in `run`.
         listener: As in `run`.
+        announce: As in `run`.
 
     Raises:
         ValueError: If there is no run, or its ledger and plan disagree.
         RoundRefused: As in `run`.
     """
     directory, experiment, streams = RunDirectory.open(output_dir)
-    return _train(_plan(experiment, streams), directory, stop_after=stop_after, listener=listener)
+    return _train(
+        _plan(experiment, streams),
+        directory,
+        stop_after=stop_after,
+        listener=listener,
+        announce=announce,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +184,7 @@ def _train(
     *,
     stop_after: int | None,
     listener: Listener | None,
+    announce: Announce | None,
     grid: Grid | None = None,
 ) -> Run:
     experiment, server, held_out = plan.experiment, plan.server, plan.sites.federation.held_out
@@ -194,6 +214,15 @@ def _train(
             timeout=experiment.runtime.timeout,
         )
         spent = _running_account(server, delta)
+        if announce is not None:
+            announce(
+                planned(
+                    server.mechanism,
+                    server.num_records,
+                    epsilon=spent.full.epsilon,
+                    privacy_unit=experiment.privacy.privacy_unit,
+                )
+            )
         left = rounds(server, state, exchange=exchange, streams=plan.streams, ledger=ledger)
         for state in left:
             directory.save_checkpoint(state, frozen=plan.sites.params.frozen, layout=layout)

@@ -62,12 +62,14 @@ def _run(config: DictConfig, output_dir: Path) -> None:
             from dpfed_kan.config import build
             from dpfed_kan.run import run
 
-            result = run(build(settings), output_dir, listener=progress)
+            result = run(build(settings), output_dir, listener=progress, announce=progress.announce)
         else:
             from dpfed_kan.run import resume
 
             _remove_if_empty(output_dir)
-            result = resume(_resumable(str(resume_dir)), listener=progress)
+            result = resume(
+                _resumable(str(resume_dir)), listener=progress, announce=progress.announce
+            )
     result.directory.save_report(as_json(result))
     print_report(result, console)
 
