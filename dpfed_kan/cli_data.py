@@ -10,11 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from rich.console import Console
 from rich.table import Table as Shown
 
-from dpfed_kan.config import build
+from dpfed_kan.config import build, drop_interpolated
 from dpfed_kan.data.encoding import encode, encoded_names
 from dpfed_kan.data.findings import row_numbers
 from dpfed_kan.data.reader import Table, read_table
@@ -86,8 +87,7 @@ def _settings(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no configuration")
     content.pop("resume", None)
-    if isinstance(content.get("data"), dict):
-        content["data"].pop("root", None)  # serves interpolation only
+    drop_interpolated(content)
     return content
 
 
@@ -111,12 +111,21 @@ def _check_data(options: argparse.Namespace) -> None:
 
 def _found(table: Table, schema: Schema) -> dict[str, Any]:
     accepted = None if table.fatal else encode(table, schema)
+    positive = classes = None
+    if accepted is not None and schema.label.classes:
+        counts = np.bincount(accepted.labels.astype(np.intp), minlength=schema.label.num_classes)
+        classes = {
+            each.name: int(count) for each, count in zip(schema.label.classes, counts, strict=True)
+        }
+    elif accepted is not None:
+        positive = int((accepted.labels > 0).sum())
     return {
         "rows": table.num_rows,
         "accepted": 0 if accepted is None else len(accepted),
         "refused": bool(table.fatal),
         "features": list(encoded_names(schema)),
-        "positive": None if accepted is None else int((accepted.labels > 0).sum()),
+        "positive": positive,
+        "classes": classes,
         "patients": None if table.patients is None else len(set(table.patients.tolist())),
         "findings": [{**asdict(finding), "count": len(finding.rows)} for finding in table.findings],
     }
@@ -149,9 +158,12 @@ def _show(table: Table, found: dict[str, Any]) -> None:
         )
         return
     patients = "" if found["patients"] is None else f" of {found['patients']} patients"
+    labels = f"{found['positive']} positive"
+    if found["classes"] is not None:
+        labels = ", ".join(f"{count} {name}" for name, count in found["classes"].items())
     console.print(
-        f"Accepted: {found['accepted']} of {found['rows']} rows{patients}, {found['positive']} "
-        f"positive, encoded into {len(found['features'])} columns.",
+        f"Accepted: {found['accepted']} of {found['rows']} rows{patients}, {labels}, encoded into "
+        f"{len(found['features'])} columns.",
         style="bold",
         highlight=False,
     )

@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from dpfed_kan.config import build
+from dpfed_kan.config import build, drop_interpolated
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.flower.client_app import client_app
 from dpfed_kan.flower.runtimes import Grid
@@ -51,6 +51,7 @@ def compose(overrides: str) -> Experiment:
             "resume: continue a run with `python -m simulations.run resume=DIR`; it goes on bit "
             "for bit wherever it was started"
         )
+    drop_interpolated(settings)
     experiment: Experiment = build(settings)
     return experiment
 

@@ -15,6 +15,7 @@ from dpfed_kan.assessment import Assessment, assess
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.runtimes import Fused
 from dpfed_kan.federated.server import SumOverSites
+from dpfed_kan.planning import Planned, planned
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.run_directory import RunDirectory
@@ -57,6 +58,7 @@ class Run:
 
 RESERVED_AHEAD = 100  # rounds of a simulation between two waits for the disk
 Listener = Callable[[Progress], None]
+Announce = Callable[[Planned], None]
 
 
 def run(
@@ -65,6 +67,7 @@ def run(
     *,
     stop_after: int | None = None,
     listener: Listener | None = None,
+    announce: Announce | None = None,
     grid: Grid | None = None,
 ) -> Run:
     """Train from the start.
@@ -74,6 +77,7 @@ def run(
         output_dir: Holds no run yet; created if absent.
         stop_after: Stop once this many rounds are over, as an interruption would.
         listener: Told of every round.
+        announce: Told what is planned, before the first.
         grid: Of sites that run already, under `flwr run`; None to have the experiment's
             runtime start them.
 
@@ -84,7 +88,14 @@ def run(
     streams = experiment.streams()
     plan = Plan.of(experiment, streams)
     directory = RunDirectory.create(output_dir, experiment=experiment, streams=streams)
-    return _train(plan, directory, stop_after=stop_after, listener=listener, grid=grid)
+    return _train(
+        plan,
+        directory,
+        stop_after=stop_after,
+        listener=listener,
+        announce=announce,
+        grid=grid,
+    )
 
 
 def resume(
@@ -92,6 +103,7 @@ def resume(
     *,
     stop_after: int | None = None,
     listener: Listener | None = None,
+    announce: Announce | None = None,
 ) -> Run:
     """Continue a run after its last checkpoint; it ends as an unbroken one, bit for bit.
 
@@ -99,13 +111,20 @@ def resume(
         output_dir: Of the run.
         stop_after: As in `run`.
         listener: As in `run`.
+        announce: As in `run`.
 
     Raises:
         ValueError: If there is no run, or its ledger and plan disagree.
         RoundRefused: As in `run`.
     """
     directory, experiment, streams = RunDirectory.open(output_dir)
-    return _train(Plan.of(experiment, streams), directory, stop_after=stop_after, listener=listener)
+    return _train(
+        Plan.of(experiment, streams),
+        directory,
+        stop_after=stop_after,
+        listener=listener,
+        announce=announce,
+    )
 
 
 def _train(
@@ -114,6 +133,7 @@ def _train(
     *,
     stop_after: int | None,
     listener: Listener | None,
+    announce: Announce | None,
     grid: Grid | None = None,
 ) -> Run:
     experiment, server, held_out = plan.experiment, plan.server, plan.sites.federation.held_out
@@ -135,6 +155,15 @@ def _train(
             sum_over_sites=sum_over_sites,
             stop_after=stop_after,
         )
+        if announce is not None:
+            announce(
+                planned(
+                    server.mechanism,
+                    server.num_records,
+                    epsilon=plan.spent.full.epsilon,
+                    privacy_unit=experiment.privacy.privacy_unit,
+                )
+            )
         with contextlib.closing(steps):
             for after, progress in steps:
                 state = after

@@ -163,14 +163,21 @@ def _check_labels(model: port.Model, records: Records) -> None:
     Raises:
         ValueError: If the two do not fit.
     """
-    wanted = {"logistic": 2, "softmax": model.num_outputs}.get(model.loss)
-    if records.num_classes != wanted:
-        kinds = {None: "numbers to predict", 2: "two classes"}
-        found = kinds.get(records.num_classes, f"{records.num_classes} classes")
+    match records.num_classes:
+        case None:
+            found, wanted = "numbers to predict", ("squared", 1)
+            fits = model.loss in ("squared", "huber") and model.num_outputs == 1
+        case 2:
+            found, wanted = "two classes", ("logistic", 1)
+            fits = (model.loss, model.num_outputs) == wanted
+        case num_classes:
+            found, wanted = f"{num_classes} classes", ("softmax", num_classes)
+            fits = (model.loss, model.num_outputs) == wanted
+    if not fits:
         raise ValueError(
             f"the data has {found}, but model.loss={model.loss} with "
-            f"model.num_outputs={model.num_outputs} is for other labels: use logistic and 1 for "
-            "two classes, softmax and K for K > 2 classes, squared or huber and 1 for numbers"
+            f"model.num_outputs={model.num_outputs} is for other labels: set "
+            f"model.loss={wanted[0]} model.num_outputs={wanted[1]}"
         )
 
 

@@ -139,7 +139,7 @@ class Plan:
                 progress = Progress(
                     num_rounds=state.num_steps,
                     planned_rounds=experiment.num_rounds,
-                    epsilon=self._spent.epsilon(state.num_steps) if due else None,
+                    epsilon=self.spent.epsilon(state.num_steps) if due else None,
                     utility=self._utility(state) if due else None,
                 )
                 directory.append_metrics(_metrics_row(progress, state))
@@ -156,7 +156,7 @@ class Plan:
         return evaluate(self.scores(state), labels, **self.labels_are)
 
     @cached_property
-    def _spent(self) -> RunningAccount:
+    def spent(self) -> RunningAccount:
         """Return ε so far at the worst site, the one that samples its records most often."""
         server = self.server
         smallest = min(server.num_records, key=lambda site: server.num_records[site])

@@ -50,9 +50,11 @@ def _run(config: DictConfig, output_dir: Path) -> None:
     resume_dir = settings.pop("resume", None)
     from rich.console import Console
 
+    from dpfed_kan.config import drop_interpolated
     from dpfed_kan.report import as_json, print_report
     from simulations.progress import RunProgress
 
+    drop_interpolated(settings)
     _place_files(settings)
     console = Console()
     with RunProgress(console) as progress:
@@ -60,25 +62,25 @@ def _run(config: DictConfig, output_dir: Path) -> None:
             from dpfed_kan.config import build
             from dpfed_kan.run import run
 
-            result = run(build(settings), output_dir, listener=progress)
+            result = run(build(settings), output_dir, listener=progress, announce=progress.announce)
         else:
             from dpfed_kan.run import resume
 
             _remove_if_empty(output_dir)
-            result = resume(_resumable(str(resume_dir)), listener=progress)
+            result = resume(
+                _resumable(str(resume_dir)), listener=progress, announce=progress.announce
+            )
     result.directory.save_report(as_json(result))
     print_report(result, console)
 
 
 def _place_files(settings: dict[str, Any]) -> None:
-    """Let data.root and a schema's path count from where the command was given.
+    """Let the source's root and a schema's path count from where the command was given.
 
-    `data.root` only serves interpolation; the source has the absolute path, so that a run can
-    be continued from anywhere. A schema that is named by its file is put in its place.
+    The path becomes absolute, so that a run can be continued from anywhere. A schema that is named
+    by its file is put in its place.
     """
-    data = settings.get("data", {})
-    data.pop("root", None)
-    source = data.get("source", {})
+    source = settings.get("data", {}).get("source", {})
     if isinstance(source.get("root"), str):
         source["root"] = hydra.utils.to_absolute_path(source["root"])
     if isinstance(source.get("schema"), str):

@@ -227,6 +227,20 @@ MUTANTS = (
         tests="tests/data/test_partition.py",
     ),
     Mutant(
+        name="the plan shows the best site's ε",
+        path="dpfed_kan/run.py",
+        old="smallest = min(server.num_records,",
+        new="smallest = max(server.num_records,",
+        tests="tests/test_planning.py",
+    ),
+    Mutant(
+        name="an error quotes the label's cells",
+        path="dpfed_kan/data/reader.py",
+        old='"not a code of any class (declare it)"',
+        new='f"not a code of any class (declare it): {cells}"',
+        tests="tests/data/test_classes.py",
+    ),
+    Mutant(
         name="an error quotes a cell",
         path="dpfed_kan/data/reader.py",
         old='f"column {place + 1} of the file{after}',

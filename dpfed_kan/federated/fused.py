@@ -138,16 +138,16 @@ class FusedSites:
 
 def _draw_together(sites: Sequence[UnionSite], length: int, block: int) -> DrawnRounds:
     """Return the draws of several sites in a block of rounds, round by round."""
-    parts, sizes = [], np.empty((len(sites), length), dtype=np.intp)
-    for row, site in enumerate(sites):
+    indices, rounds = [], []
+    for site in sites:
         drawn = draw_block(
             site.sampling, num_records=site.num_records, index=block, streams=site.streams
         )
-        parts.append(drawn.indices + site.first)
-        sizes[row] = np.diff(drawn.starts)
-    rounds = np.repeat(np.tile(np.arange(length), len(sites)), sizes.ravel())
-    starts = np.concatenate([[0], np.cumsum(sizes.sum(axis=0))])
-    order = np.argsort(rounds, kind="stable")
+        indices.append(drawn.indices + site.first)
+        rounds.append(np.repeat(np.arange(length), drawn.starts[1:] - drawn.starts[:-1]))
+    of_round = np.concatenate(rounds)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(of_round, minlength=length))])
+    order = np.argsort(of_round, kind="stable")
     return DrawnRounds(
-        indices=np.concatenate(parts)[order], starts=starts.astype(np.intp, copy=False)
+        indices=np.concatenate(indices)[order], starts=starts.astype(np.intp, copy=False)
     )

@@ -6,7 +6,7 @@ the whole run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -176,6 +176,16 @@ def total_batch_size(sampling: Sampling, num_records_per_site: Sequence[int]) ->
     if isinstance(sampling, FixedSize):
         return sampling.expected_batch_size(sum(num_records_per_site))
     return sum(sampling.expected_batch_size(size) for size in num_records_per_site)
+
+
+def expected_shares(sampling: Sampling, num_records: Mapping[str, int]) -> dict[str, float]:
+    """Return q_k of every site: the expected share of its records that joins a round."""
+    total = sum(num_records.values())
+    drawn_from = {
+        site: total if isinstance(sampling, FixedSize) else size
+        for site, size in num_records.items()
+    }
+    return {site: sampling.expected_batch_size(n) / n for site, n in drawn_from.items()}
 
 
 def at_site(sampling: Sampling, num_records: int) -> SiteSampling:

@@ -11,6 +11,7 @@ ratios; milliseconds are of the machine at hand.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import tempfile
 import time
@@ -74,15 +75,17 @@ def by_messages(dim: int, num_sites: int, num_rounds: int) -> Row:
 
 def _beside_bare(dim: int, num_sites: int, num_rounds: int, *, by_messages: bool) -> Row:
     warm_up = 5
-    experiment = job(dim=dim, num_sites=num_sites, num_rounds=warm_up + num_rounds)
+    experiment = job(dim=dim, num_sites=num_sites, num_rounds=max(400, warm_up + num_rounds))
     with tempfile.TemporaryDirectory() as scratch:
         start = time.perf_counter()
         plan = Plan.of(experiment, experiment.streams())
         product = product_loop(plan, Path(scratch) / "run", by_messages=by_messages)
-        next(product)
-        start_up = time.perf_counter() - start
-        loops = {"bare": bare_loop(experiment, plan.sites), "product": product}
-        times = interleaved(loops, num_rounds=num_rounds, warm_up=warm_up - 1)
+        plan.spent.epsilon(1)
+        with contextlib.closing(product):
+            next(product)
+            start_up = time.perf_counter() - start
+            loops = {"bare": bare_loop(experiment, plan.sites), "product": product}
+            times = interleaved(loops, num_rounds=num_rounds, warm_up=warm_up - 1)
     return {
         "runtime": "in_process" if by_messages else "fused",
         "dim": dim,
@@ -137,9 +140,10 @@ def flat(num_rounds: int = 2000, window: int = 200) -> Row:
         product = product_loop(plan, Path(scratch) / "run", by_messages=False)
         parts = [100, window, num_rounds - 100 - 2 * window, window]
         times, held = [], []
-        for length in parts:
-            times.append(interleaved({"x": product}, num_rounds=length, warm_up=0)["x"])
-            held.append(resident_mib())
+        with contextlib.closing(product):
+            for length in parts:
+                times.append(interleaved({"x": product}, num_rounds=length, warm_up=0)["x"])
+                held.append(resident_mib())
     return {
         "early_ms": times[1].summary()["wall_ms"],
         "late_ms": times[3].summary()["wall_ms"],

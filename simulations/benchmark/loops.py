@@ -6,8 +6,9 @@ KAN m = 32, p = 8, logistic, C = 0.5, κ = 6.3, projected SGD.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def bare_loop(planned: Experiment, sites: SimulatedSites) -> Iterator[None]:
         yield
 
 
-def product_loop(plan: Plan, scratch: Path, *, by_messages: bool) -> Iterator[None]:
+def product_loop(plan: Plan, scratch: Path, *, by_messages: bool) -> Generator[None]:
     """The product's rounds as `run` has them: ledger and metrics on disk, checkpoints, account."""
     directory = RunDirectory.create(scratch, experiment=plan.experiment, streams=plan.streams)
     ledger = Ledger(
@@ -106,8 +107,9 @@ def product_loop(plan: Plan, scratch: Path, *, by_messages: bool) -> Iterator[No
     steps = plan.training(
         plan.start(directory), directory=directory, ledger=ledger, sum_over_sites=total
     )
-    for _ in steps:
-        yield
+    with contextlib.closing(steps):
+        for _ in steps:
+            yield
 
 
 def messages(plan: Plan) -> SumOverSites:
