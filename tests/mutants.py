@@ -75,8 +75,8 @@ MUTANTS = (
     Mutant(
         name="fixed-size instead of Poisson",
         path="dpfed_kan/privacy/sampling.py",
-        old="np.flatnonzero(rng.random(num_records) < self.sampling_prob)",
-        new="rng.permutation(num_records)[: round(self.sampling_prob * num_records)]",
+        old="gaps = np.minimum(rng.geometric(self.sampling_prob, size=size), trials + 1)",
+        new="gaps = np.full(size, round(1 / self.sampling_prob))",
         tests="tests/system/test_ledger_tells_the_truth.py",
     ),
     Mutant(
@@ -159,7 +159,7 @@ MUTANTS = (
     Mutant(
         name="a patient's records clipped one by one",
         path="dpfed_kan/federated/site.py",
-        old="groups = None if self.patients is None else self.patients[indices]",
+        old="groups = None if patients is None else patients[indices]",
         new="groups = None",
         tests="tests/privacy/test_patient_clipping.py",
     ),
@@ -187,7 +187,7 @@ MUTANTS = (
     Mutant(
         name="a patient's records drawn one by one",
         path="dpfed_kan/federated/site.py",
-        old="np.flatnonzero(np.isin(self.patients, units))",
+        old="np.flatnonzero(np.isin(patients, units))",
         new="units",
         tests="tests/privacy/test_patient_clipping.py",
     ),
@@ -228,7 +228,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the plan shows the best site's ε",
-        path="dpfed_kan/run.py",
+        path="dpfed_kan/training.py",
         old="smallest = min(server.num_records,",
         new="smallest = max(server.num_records,",
         tests="tests/test_planning.py",
@@ -432,9 +432,51 @@ MUTANTS = (
     Mutant(
         name="bins drawn anew in every round",
         path="dpfed_kan/federated/site.py",
-        old="round_index if draws_every_round(self.sampling) else None",
-        new="round_index",
+        old="return self._block(0).of(round_index % sampling.num_bins)",
+        new="return self._block(round_index).of(round_index % sampling.num_bins)",
         tests="tests/system/test_ledger_tells_the_truth.py -k bins",
+    ),
+    Mutant(
+        name="a block of rounds drawn again for the next",
+        path="dpfed_kan/federated/site.py",
+        old='rng = streams.generator("sampling", round_index=index * rounds)',
+        new='rng = streams.generator("sampling", round_index=0)',
+        tests="tests/federated/test_fused.py -k blocks",
+    ),
+    Mutant(
+        name="the last gap of a round runs into the next site",
+        path="dpfed_kan/privacy/sampling.py",
+        old="successes[: np.searchsorted(successes, trials)]",
+        new="successes[: np.searchsorted(successes, trials - num_records)]",
+        tests="tests/privacy/test_sampling.py",
+    ),
+    Mutant(
+        name="fused sites share the first site's stream",
+        path="dpfed_kan/simulated_sites.py",
+        old="                streams=self._streams.for_site(name),\n                first=first,",
+        new="                streams=self._streams.for_site(names[0]),\n                first=first,",  # noqa: E501
+        tests="tests/federated/test_fused.py",
+    ),
+    Mutant(
+        name="fused patients clipped one by one",
+        path="dpfed_kan/federated/fused.py",
+        old="            patients=self.patients,\n",
+        new="            patients=None,\n",
+        tests="tests/federated/test_fused.py",
+    ),
+    Mutant(
+        name="a round released before it is reserved",
+        path="dpfed_kan/privacy/ledger.py",
+        old="            self._reserved = min(ahead, self.mechanism.num_rounds)\n",
+        new="            self._reserved = min(ahead, self.mechanism.num_rounds)\n            return\n",  # noqa: E501
+        tests="tests/privacy/test_ledger.py",
+    ),
+    Mutant(
+        name="rounds reserved by a run that broke off forgotten",
+        path="dpfed_kan/privacy/ledger.py",
+        old="return max(len(self.events), self._owed)",
+        new="return len(self.events)",
+        tests="tests/privacy/test_ledger.py",
     ),
     Mutant(
         name="fixed-size counts that are not a global draw",

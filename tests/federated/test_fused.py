@@ -11,17 +11,19 @@ from dpfed_kan.data.federation import IID, FederatedData
 from dpfed_kan.data.partition import QuantitySkew
 from dpfed_kan.data.synthetic import SyntheticLogistic
 from dpfed_kan.experiment import Experiment, PrivacySettings
-from dpfed_kan.federated.fused import FusedSites
+from dpfed_kan.federated.fused import FusedSites, UnionSite
 from dpfed_kan.federated.runtimes import Fused
 from dpfed_kan.federated.server import Server, rounds
-from dpfed_kan.federated.site import Broadcast, draw_block
-from dpfed_kan.kan import TwoLayerKAN
+from dpfed_kan.federated.site import Broadcast, Site, draw_block
+from dpfed_kan.kan import KANGradients, TwoLayerKAN
 from dpfed_kan.models.spec import MLP
 from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize, total_batch_size
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.noising import GaussianNoise
 from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson, PoissonBatch
+from dpfed_kan.privacy.transform import ClipTransform
 from dpfed_kan.simulated_sites import SimulatedSites
+from dpfed_kan.streams import Streams
 from dpfed_kan.update.macadam import DPMacAdam
 from dpfed_kan.update.sgd import ProjectedSGD
 
@@ -160,3 +162,56 @@ def test_a_broadcast_that_does_not_fit_is_refused() -> None:
         fused(Broadcast(round_index=0, params=np.zeros(3)))
     with pytest.raises(ValueError, match="finite"):
         fused(Broadcast(round_index=0, params=np.full(fused.gradients.num_params, np.nan)))
+
+
+@pytest.mark.parametrize("transformed", [False, True])
+def test_the_records_of_a_patient_are_clipped_together_at_each_site(transformed: bool) -> None:
+    rng = np.random.default_rng(0)
+    params = KAN.initialize(3, rng)
+    shards = []
+    for size, patients in ((30, 9), (50, 20)):
+        whose = np.concatenate([np.arange(patients), rng.integers(0, patients, size - patients)])
+        features = rng.uniform(-1, 1, (size, 3))
+        shards.append((features, rng.choice([-1.0, 1.0], size), whose.astype(np.intp), patients))
+    sites, first, union = {}, 0, []
+    for number, (features, labels, whose, patients) in enumerate(shards):
+        sites[f"site-{number}"] = Site(
+            name=f"site-{number}",
+            num_records=patients,
+            gradients=KANGradients(
+                model=KAN, frozen=params.frozen, features=features, labels=labels
+            ),
+            sampling=Poisson(sampling_prob=0.5),
+            l2_clip_norm=0.05,
+            streams=Streams.from_seed(number),
+            patients=whose,
+        )
+        union.append(whose + first)
+        first += patients
+    fused = FusedSites(
+        sites={
+            name: UnionSite(
+                num_records=site.num_records,
+                sampling=site.sampling,
+                streams=site.streams,
+                first=0 if name == "site-0" else 9,
+            )
+            for name, site in sites.items()
+        },
+        gradients=KANGradients(
+            model=KAN,
+            frozen=params.frozen,
+            features=np.concatenate([shard[0] for shard in shards]),
+            labels=np.concatenate([shard[1] for shard in shards]),
+        ),
+        l2_clip_norm=0.05,
+        patients=np.concatenate(union),
+    )
+    size = len(params.trainable)
+    transform = ClipTransform(center=rng.normal(0, 0.1, size), scale=rng.uniform(1, 2, size))
+    for t in range(5):
+        broadcast = Broadcast(
+            round_index=t, params=params.trainable, transform=transform if transformed else None
+        )
+        expected = sum(site.work(broadcast).value for site in sites.values())
+        np.testing.assert_allclose(fused(broadcast).value, expected, rtol=0, atol=1e-12)
