@@ -13,9 +13,9 @@ and torch's SGD. Its accountant only counts steps; ε is not asked for.
   rest one function with its own derivative, ghost clipping (no per-record gradient is kept, but
   there are two backward passes), and whole batches taken from one tensor instead of collated.
 
-What differs from the product: arithmetic and sums are float32, a record's clip factor is
-C/(norm + 1e-6), noise is independent from round to round (no λ) and from torch's own generator,
-and there is no projection and no durable ledger.
+What differs from the product: arithmetic and sums are float32 unless `--precision float64`, a
+record's clip factor is C/(norm + 1e-6), noise is independent from round to round (no λ) and from
+torch's own generator, and there is no projection and no durable ledger.
 """
 
 from __future__ import annotations

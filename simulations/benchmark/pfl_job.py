@@ -12,19 +12,23 @@ torch's multiprocessing to forkserver, so run it in a process of its own.
 
 Both forms: every site is a pfl user, all K are in each cohort (`SimulatedBackend`), a user draws
 its records by Poisson and answers with the sum of their clipped gradients, pfl's central Gaussian
-mechanism adds the noise to the sum over users, and the server takes the step. No evaluation.
+mechanism adds the noise to the sum over users, and the server takes the step. No evaluation, but
+for pfl's own in round 0 of `user`.
 
 - `user`: `PyTorchModel` and `FederatedAveraging` whose local step is one step of SGD on the sum
   of per-record gradients by `torch.func.vmap`; metrics are printed as by default, here to nowhere.
-- `best`: the basis computed once per user, the factored sum as the user's statistics instead of a
-  local step, so that no parameters are copied out and back; a user who drew nobody sends nothing;
-  users in a list instead of a sampler; sums in place; no metrics printed.
+- `best` (in `pfl_best`): the basis computed once per user, the factored sum as the user's
+  statistics instead of a local step, so that no parameters are copied out and back; a user who
+  drew nobody sends nothing; users in a list instead of a sampler; sums in place; no metrics
+  printed.
 
 What differs from the product: pfl clips users, not records. Its mechanism's own clipping is made
 idle (a bound no user can reach in `user`; skipped in `best`), the record's clipping is the local
-step's, and nothing checks that the two fit. Arithmetic and sums are float32, noise is independent
-from round to round (no λ) and from one generator, and there is no projection, ledger or refusal
-of wrong replies.
+step's, and nothing checks that the two fit. Arithmetic and sums are float32 (with
+`--precision float64` noise, and in `user` the users' sums, stay float32), noise is independent from
+round to round (no λ) and from one generator, and there is no projection, ledger or refusal of wrong
+replies. One user-level idea is not used: users that answer with factors for the server to multiply
+would be one batch by another name, not a federation's messages.
 """
 
 from __future__ import annotations
@@ -36,7 +40,6 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -52,34 +55,26 @@ from simulations.benchmark.peer_job import (
     command,
     one_thread,
 )
-from simulations.benchmark.torch_kan import (
-    LinearKAN,
-    TorchKAN,
-    logistic_loss,
-    scaled_basis,
-)
+from simulations.benchmark.torch_kan import TorchKAN, logistic_loss
 
 try:
-    from pfl.aggregate.base import SumAggregator
     from pfl.aggregate.simulate import SimulatedBackend
-    from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
     from pfl.callback.base import TrainingProcessCallback
-    from pfl.data.federated_dataset import FederatedDataset, FederatedDatasetBase
+    from pfl.data.federated_dataset import FederatedDataset
     from pfl.data.pytorch import PyTorchTensorDataset
     from pfl.data.sampling import get_user_sampler
     from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
     from pfl.metrics import Metrics, Weighted
     from pfl.model.pytorch import PyTorchModel
     from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism
-    from pfl.stats import MappedVectorStatistics
+
+    from simulations.benchmark.pfl_best import algorithm_params, run_best
 except ImportError as error:
     raise ImportError(
         "this job needs pfl-research: pip install -e '.[benchmark]' && "
         "pip install --no-deps pfl==0.6.0, in an environment of its own"
     ) from error
-
-_NEVER = 10**9
 
 
 def seconds_per_round(*, dim: int, num_sites: int, num_rounds: int, form: str) -> list[float]:
@@ -103,7 +98,7 @@ def measure(
     with one_thread(), _event_loop(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="To copy construct from a tensor")
         problem = job.load()
-        run = _run_as_user if form == "user" else _run_best
+        run = _run_as_user if form == "user" else run_best
         trainable = run(job, problem, num_rounds=num_rounds + 1, laps=_Laps(watch))
     return watch.measurement(trainable)
 
@@ -131,7 +126,7 @@ def _run_as_user(job: PeerJob, problem: PeerProblem, *, num_rounds: int, laps: _
     mechanism = GaussianMechanism(out_of_reach, job.noise_multiplier / job.num_records)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         _RecordLevelAveraging(job).run(
-            _algorithm_params(job, num_rounds),
+            algorithm_params(job, num_rounds),
             SimulatedBackend(data, None, [CentrallyAppliedPrivacyMechanism(mechanism)]),
             model,
             NNTrainHyperParams(local_num_epochs=1, local_learning_rate=1.0, local_batch_size=None),
@@ -192,108 +187,6 @@ class _RecordLevelAveraging(FederatedAveraging):  # type: ignore[misc]
         optimizer.step()
 
 
-def _run_best(job: PeerJob, problem: PeerProblem, *, num_rounds: int, laps: _Laps) -> Vector:
-    users = [
-        PyTorchTensorDataset((scaled_basis(problem, features), problem.tensor(labels)))
-        for features, labels in zip(problem.features, problem.labels, strict=True)
-    ]
-    module = _BestModule(problem)
-    model = PyTorchModel(
-        module,
-        local_optimizer_create=torch.optim.SGD,
-        central_optimizer=torch.optim.SGD(module.parameters(), lr=1.0),  # idle
-    )
-    mechanism = _IdleClipping(job.l2_clip_norm, job.noise_multiplier)
-    backend = SimulatedBackend(
-        _Everybody(users), None, [CentrallyAppliedPrivacyMechanism(mechanism)], _InPlaceSum()
-    )
-    with torch.no_grad():
-        _FactoredSums(job).run(
-            _algorithm_params(job, num_rounds),
-            backend,
-            model,
-            NNTrainHyperParams(local_num_epochs=1, local_learning_rate=1.0, local_batch_size=None),
-            callbacks=[laps],
-            send_metrics_to_platform=False,
-        )
-    return module.flat().to(torch.float64).numpy()
-
-
-class _BestModule(LinearKAN):
-    """As `PyTorchModel` asks; neither method is called."""
-
-    def loss(self, phi: Tensor, y: Tensor) -> Tensor:
-        return logistic_loss(self(phi), y).mean()
-
-    def metrics(self, phi: Tensor, y: Tensor) -> dict[str, Any]:
-        return {}
-
-
-class _FactoredSums(FederatedAveraging):  # type: ignore[misc]
-    """A user's statistics are the sum of its drawn records' clipped gradients."""
-
-    def __init__(self, job: PeerJob) -> None:
-        super().__init__()
-        self._job = job
-        self._rng = np.random.default_rng()
-
-    def simulate_one_user(
-        self, model: Any, user_dataset: Any, central_context: Any
-    ) -> tuple[Any, Any]:
-        basis, labels = user_dataset.raw_data
-        drawn = np.flatnonzero(self._rng.random(len(labels)) < self._job.sampling_prob)
-        if not len(drawn):
-            return None, Metrics()
-        rows = torch.from_numpy(drawn)
-        module = model.pytorch_model
-        phi, y = basis.index_select(0, rows), labels.index_select(0, rows)
-        scores, slopes = module.head(phi @ module.first.weight.T)
-        left = slopes.mul_((-y * torch.sigmoid(-y * scores))[:, None])
-        norms = left.norm(dim=1).mul_(phi.norm(dim=1))
-        left.mul_((self._job.l2_clip_norm / norms).clamp_(max=1.0)[:, None])
-        return MappedVectorStatistics({"first": left.T @ phi}), Metrics()
-
-    def process_aggregated_statistics(
-        self, central_context: Any, aggregate_metrics: Any, model: Any, statistics: Any
-    ) -> tuple[Any, Any]:
-        step = -self._job.learning_rate / self._job.batch_size
-        model.pytorch_model.first.weight.add_(statistics["first"], alpha=step)
-        return model, Metrics()
-
-
-class _IdleClipping(GaussianMechanism):  # type: ignore[misc]
-    """Noise sized from one record's bound; the records were clipped by the user."""
-
-    def constrain_sensitivity(
-        self, statistics: Any, name_formatting_fn: Any = None, seed: int | None = None
-    ) -> tuple[Any, Any]:
-        return statistics, Metrics()
-
-
-class _Everybody(FederatedDatasetBase):  # type: ignore[misc]
-    """Every user, every round, in one order."""
-
-    def __init__(self, users: list[Any]) -> None:
-        super().__init__()
-        self._users = users
-
-    def __next__(self) -> tuple[Any, int]:
-        raise StopIteration
-
-    def get_cohort(self, cohort_size: int) -> Iterator[tuple[Any, int]]:
-        return ((user, 0) for user in self._users)
-
-
-class _InPlaceSum(SumAggregator):  # type: ignore[misc]
-    """pfl's sum without a new array for each user."""
-
-    def accumulate(self, *, accumulated: Any, user_stats: Any) -> Any:
-        if accumulated is None:
-            return user_stats
-        accumulated["first"].add_(user_stats["first"])
-        return accumulated
-
-
 class _Laps(TrainingProcessCallback):  # type: ignore[misc]
     """Tells a stopwatch when a round has ended."""
 
@@ -306,15 +199,6 @@ class _Laps(TrainingProcessCallback):  # type: ignore[misc]
     ) -> tuple[bool, Any]:
         self._watch.lap()
         return False, Metrics()
-
-
-def _algorithm_params(job: PeerJob, num_rounds: int) -> Any:
-    return NNAlgorithmParams(
-        central_num_iterations=num_rounds,
-        evaluation_frequency=_NEVER,
-        train_cohort_size=job.num_sites,
-        val_cohort_size=None,
-    )
 
 
 @contextlib.contextmanager
