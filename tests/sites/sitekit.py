@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from dpfed_kan.privacy.clipping import GradientBlock, Vector
 from dpfed_kan.privacy.joint_sampling import Sampling
 from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.noising import GaussianNoise
-from dpfed_kan.privacy.sampling import FullBatch, Poisson
+from dpfed_kan.privacy.sampling import Poisson
 from dpfed_kan.sites.data_set import DataSet, SiteKey, identify
 from dpfed_kan.sites.ledger import SiteLedger
 from dpfed_kan.sites.plan import Plan, SiteSize, columns_hash
@@ -144,5 +143,3 @@ def open_ledger(directory: Path) -> SiteLedger:
     return SiteLedger(directory / "site.ledger", key=KEY)
 
 
-FULL = FullBatch()
-__all__ = ["FULL", "replace"]
