@@ -277,8 +277,8 @@ def _admitted(
     still_open = sum(entry.closed is None for entry in related)
     raise PlanRefused(
         rule="budget_epsilon" if total.epsilon > policy.budget_epsilon else "budget_delta",
-        asked=f"ε={whole.epsilon:.6g} at δ={whole.delta:g}, which makes ε={total.epsilon:.6g} at "
-        f"δ={total.delta:g} with the ε={before.epsilon:.6g} at δ={before.delta:g} that "
+        asked=f"ε={whole.epsilon:.4g} at δ={whole.delta:g}, which makes ε={total.epsilon:.4g} at "
+        f"δ={total.delta:g} with the ε={before.epsilon:.4g} at δ={before.delta:g} that "
         f"{before.num_runs} runs on these records have spent or reserved",
         allowed=f"ε={policy.budget_epsilon:g} at δ={policy.budget_delta:g} for ever",
         way_out="plan for less"

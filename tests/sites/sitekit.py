@@ -1,9 +1,9 @@
-"""What the tests of this folder share: small records, real mechanisms, a site that can be watched."""
+"""What the tests of this folder share: small records, real mechanisms, gradients to watch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.noising import GaussianNoise
 from dpfed_kan.privacy.sampling import Poisson
 from dpfed_kan.sites.data_set import DataSet, SiteKey, identify
+from dpfed_kan.sites.entries import RunEntry
 from dpfed_kan.sites.ledger import SiteLedger
 from dpfed_kan.sites.plan import Plan, SiteSize, columns_hash
 from dpfed_kan.sites.policy import Policy
@@ -43,7 +44,7 @@ def data_set(seed: int = 0, **settings: Any) -> DataSet:
     return identify(records(seed, **settings), key=KEY)
 
 
-@lru_cache(maxsize=None)
+@cache
 def mechanism(epsilon: float, sampling: Sampling | None = None, **settings: Any) -> Mechanism:
     """A real mechanism whose whole run costs just about this ε at DELTA."""
     planned = Mechanism(
@@ -127,19 +128,19 @@ def reserve(
     *,
     under: Policy | None = None,
     over: DataSet | None = None,
-) -> Any:
+    streams: str | None = None,
+    seeded: bool = False,
+) -> RunEntry:
     return ledger.reserve(
         run=run,
         plan=of,
         site="a",
         policy=policy() if under is None else under,
         data_set=data_set() if over is None else over,
-        streams=f"streams of {run}",
-        streams_are_seeded=False,
+        streams=f"streams of {run}" if streams is None else streams,
+        streams_are_seeded=seeded,
     )
 
 
 def open_ledger(directory: Path) -> SiteLedger:
     return SiteLedger(directory / "site.ledger", key=KEY)
-
-
