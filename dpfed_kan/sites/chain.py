@@ -30,6 +30,7 @@ _SCHEMA = (
     "CREATE INDEX rows_by_event ON rows (event)",
     """CREATE TABLE members (member BLOB NOT NULL, data_set TEXT NOT NULL,
       PRIMARY KEY (member, data_set)) WITHOUT ROWID""",
+    "CREATE INDEX members_by_data_set ON members (data_set)",
     *(
         f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} "
         "BEGIN SELECT RAISE(ABORT, 'append only'); END"
@@ -195,6 +196,15 @@ class Chain:
                 sql = "SELECT data_set FROM members WHERE member = ?"
                 found.update(name for (name,) in self._all(sql, (member,)))
         return found
+
+    def overlapping(self, data_set: str) -> set[str]:
+        """Return a data set and those that share a member with it."""
+        sql = (
+            "SELECT DISTINCT b.data_set FROM members a JOIN members b ON a.member = b.member "
+            "WHERE a.data_set = ?"
+        )
+        with self._told():
+            return {data_set, *(name for (name,) in self._all(sql, (data_set,)))}
 
     def _check_heads(self) -> None:
         """Refuse to go on after rows that were written once and are not there now."""

@@ -239,7 +239,7 @@ def _comparable(entries: list[RunEntry], policy: Policy) -> list[RunEntry]:
     for entry in entries:
         mechanism = entry.plan.mechanism
         if entry.charge.num_rounds > 0 and not (
-            unit_covers(mechanism.privacy_unit, policy.privacy_unit)
+            unit_covers(mechanism, policy.privacy_unit)
             and relation_covers(mechanism.neighboring_relation, policy.neighboring_relation)
         ):
             raise PlanRefused(

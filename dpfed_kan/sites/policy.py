@@ -10,6 +10,7 @@ from dpfed_kan.privacy.joint_sampling import FixedSize
 from dpfed_kan.privacy.mechanism import (
     NEIGHBORING_RELATIONS,
     PRIVACY_UNITS,
+    Mechanism,
     NeighboringRelation,
     PrivacyUnit,
 )
@@ -46,7 +47,7 @@ class Policy:
             less for stopping early.
         min_records: Fewest records (or patients, where they are the unit) to train on.
         allowed_plans: Hashes that `dpfed-kan plan` prints; "any" to approve every plan unseen.
-        privacy_unit: What must be protected; a patient covers a record, not the other way round.
+        privacy_unit: What must be protected; patients under replace_one cover records too.
         max_sampling_prob: The largest share of the records that may be expected in a round.
         metrics_may_leave: Whether measurements on this site's records may leave it.
         neighboring_relation: What the budget is stated in; replace_one covers zero_out.
@@ -112,7 +113,7 @@ class Policy:
                 allowed=f"{len(self.allowed_plans)} other plans",
                 way_out="look the plan over (`dpfed-kan plan`) and add its hash to allowed_plans",
             )
-        if not unit_covers(mechanism.privacy_unit, self.privacy_unit):
+        if not unit_covers(mechanism, self.privacy_unit):
             raise PlanRefused(
                 rule="privacy_unit",
                 asked=f"protection of one {mechanism.privacy_unit}",
@@ -159,9 +160,15 @@ def sampling_share(plan: Plan, *, site: str) -> float:
     return plan.mechanism.sampling.expected_batch_size(drawn_from) / drawn_from
 
 
-def unit_covers(given: PrivacyUnit, wanted: PrivacyUnit) -> bool:
-    """Whether protecting one unit protects the other: all of a patient's records cover one."""
-    return given == wanted or given == "patient"
+def unit_covers(given: Mechanism, wanted: PrivacyUnit) -> bool:
+    """Whether a mechanism that protects its unit protects another.
+
+    A patient less one record is another contribution of the same patient, not none: only
+    replace-one of patients covers a record.
+    """
+    if given.privacy_unit == wanted:
+        return True
+    return given.privacy_unit == "patient" and given.neighboring_relation == "replace_one"
 
 
 def relation_covers(given: NeighboringRelation, wanted: NeighboringRelation) -> bool:

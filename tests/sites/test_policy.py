@@ -2,13 +2,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dpfed_kan.config import ConfigError
 from dpfed_kan.policy_file import load_policy
+from dpfed_kan.privacy.clipping import GradientBlock, clip_and_sum
 from dpfed_kan.privacy.joint_sampling import FixedSize
 from dpfed_kan.privacy.sampling import FullBatch, Poisson, PoissonBatch
-from dpfed_kan.sites.policy import PlanRefused, sampling_share
+from dpfed_kan.sites.policy import PlanRefused, sampling_share, unit_covers
 from tests.sites.sitekit import plan, policy
 
 BASE = plan(0.5)
@@ -46,6 +48,35 @@ def test_a_refusal_names_the_rule_what_is_asked_and_what_is_allowed(
     assert words in str(no.value)
     assert no.value.asked in str(no.value)
     assert no.value.allowed in str(no.value)
+
+
+@pytest.mark.parametrize(
+    ("unit", "relation", "wanted", "covered"),
+    [
+        ("record", "zero_out", "record", True),
+        ("patient", "zero_out", "patient", True),
+        ("record", "replace_one", "patient", False),
+        ("patient", "replace_one", "record", True),
+        ("patient", "zero_out", "record", False),  # less a record: clip(a + b) becomes clip(b)
+    ],
+)
+def test_a_unit_covers_another_only_where_its_neighbours_do(
+    unit: Any, relation: Any, wanted: Any, covered: bool
+) -> None:
+    asked = replace(BASE.mechanism, privacy_unit=unit, neighboring_relation=relation)
+    assert unit_covers(asked, wanted) is covered
+
+
+def test_zeroing_out_one_of_a_patients_records_can_move_the_sum_by_twice_the_clip() -> None:
+    gradients, one = np.array([[3.0], [-1.0]]), np.array([[1.0], [1.0]])
+    whose = np.zeros(2, dtype=np.intp)
+    both = clip_and_sum(
+        [GradientBlock(left=gradients, right=one)], l2_clip_norm=1.0, groups=whose
+    ).value
+    less = clip_and_sum(
+        [GradientBlock(left=gradients[1:], right=one[1:])], l2_clip_norm=1.0, groups=whose[1:]
+    ).value
+    assert abs(both - less).max() == pytest.approx(2.0, abs=1e-6)
 
 
 def test_a_plan_without_this_site_is_refused() -> None:
