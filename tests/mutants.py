@@ -453,15 +453,16 @@ MUTANTS = (
     Mutant(
         name="site ledger: reply leaves before its commit",
         path="dpfed_kan/sites/guard.py",
-        old="        self.ledger.commit(self.run, broadcast.round_index, broadcast=said, reply=answer)\n",
-        new='        import threading\n\n        commit = self.ledger.commit\n        given = {"broadcast": said, "reply": answer}\n        threading.Thread(\n            target=commit, args=(self.run, broadcast.round_index), kwargs=given\n        ).start()\n',
+        old="        self.ledger.commit(",
+        new="        from threading import Timer\n\n"
+        "        (lambda *a, **k: Timer(0.0, self.ledger.commit, a, k).start())(",
         tests="tests/sites/test_guard.py -k before",
     ),
     Mutant(
         name="site ledger: reply without a commit",
         path="dpfed_kan/sites/guard.py",
-        old="        self.ledger.commit(self.run, broadcast.round_index, broadcast=said, reply=answer)\n",
-        new="",
+        old="        self.ledger.commit(",
+        new="        (lambda *a, **k: None)(",
         tests="tests/sites/test_guard.py -k killed",
     ),
     Mutant(
@@ -475,7 +476,8 @@ MUTANTS = (
         name="site ledger: refusal after a gradient",
         path="dpfed_kan/sites/guard.py",
         old="    policy.check(plan, site=site.name)\n",
-        new="    site.gradients.blocks(np.zeros(plan.num_params), np.arange(1))\n    policy.check(plan, site=site.name)\n",
+        new="    site.gradients.blocks(np.zeros(plan.num_params), np.arange(1))\n"
+        "    policy.check(plan, site=site.name)\n",
         tests="tests/sites/test_guard.py",
     ),
     Mutant(
@@ -502,8 +504,8 @@ MUTANTS = (
     Mutant(
         name="site ledger: a closed run answers",
         path="dpfed_kan/sites/ledger.py",
-        old='        if entry.closed is not None:\n            raise LedgerError(f"{where}: the run',
-        new='        if False:\n            raise LedgerError(f"{where}: the run',
+        old='if entry.closed is not None:\n            raise LedgerError(f"{where}: the run',
+        new='if False:\n            raise LedgerError(f"{where}: the run',
         tests="tests/sites/test_ledger.py -k closed",
     ),
     Mutant(
@@ -512,6 +514,13 @@ MUTANTS = (
         old="num_rounds=0 if entry.last_round is None else entry.last_round + 1,",
         new='num_rounds=len([r for r in chain.rows("commit", run=run)]),',
         tests="tests/sites/test_ledger.py -k prefix",
+    ),
+    Mutant(
+        name="site ledger: a lowered budget does not count",
+        path="dpfed_kan/sites/budget.py",
+        old="    if not total.keeps(epsilon=policy",
+        new="    if False and not total.keeps(epsilon=policy",
+        tests="tests/sites/test_ledger.py -k lowered",
     ),
     Mutant(
         name="site ledger: an early stop takes no delta of its own",
@@ -600,8 +609,8 @@ MUTANTS = (
     Mutant(
         name="policy: patients cover records under zero-out",
         path="dpfed_kan/sites/policy.py",
-        old='return given.privacy_unit == "patient" and given.neighboring_relation == "replace_one"',
-        new='return given.privacy_unit == "patient"',
+        old=' and given.neighboring_relation == "replace_one"',
+        new="",
         tests="tests/sites/test_policy.py",
     ),
     Mutant(

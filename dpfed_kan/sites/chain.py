@@ -7,6 +7,7 @@ was cut, or put back from an old copy, is behind it.
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -87,6 +88,8 @@ class Chain:
                     "from a copy; a fresh ledger would forget what was spent"
                 )
         with self._told():
+            if create and not path.exists():
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._database = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
                 uri=True,
@@ -243,7 +246,7 @@ class Chain:
         """Say what the disk said in words that help."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise LedgerError(
                 f"the ledger {self.path.absolute()} cannot be used ({error}): see that its "
                 "directory can be written, the disk is not full and no other process holds it; "

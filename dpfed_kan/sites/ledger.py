@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from dpfed_kan.sites.budget import admitted, check_lowered, comparable, spent_together
 from dpfed_kan.sites.chain import Chain
 from dpfed_kan.sites.data_set import DataSet, SiteKey
 from dpfed_kan.sites.entries import RunEntry, append, close_run, read_run, read_runs
 from dpfed_kan.sites.heads import LedgerError
 from dpfed_kan.sites.plan import Plan
-from dpfed_kan.sites.policy import PlanRefused, Policy, relation_covers, unit_covers
-from dpfed_kan.sites.spending import Charge, Charged, Spending, price, together
+from dpfed_kan.sites.policy import PlanRefused, Policy
+from dpfed_kan.sites.spending import Charge, Spending, price
 from dpfed_kan.sites.verifying import verify
 
 _FORMAT = 1
@@ -84,7 +84,9 @@ class SiteLedger:
             entries = read_runs(self.chain)
             known = [entry for entry in entries if entry.run == run]
             if known:
-                return _same_run(known[0], plan, site, data_set, streams)
+                entry = _same_run(known[0], plan, site, data_set, streams)
+                check_lowered(self._related(entries, data_set), entry, policy)
+                return entry
             if not streams_are_seeded and any(entry.streams == streams for entry in entries):
                 raise PlanRefused(
                     rule="fresh streams",
@@ -92,8 +94,8 @@ class SiteLedger:
                     allowed="each stream for one run",
                     way_out="start the run with a fresh key of the operating system",
                 )
-            related = _comparable(self._related(entries, data_set), policy)
-            stop_delta = _admitted(related, plan, site, whole, policy)
+            related = comparable(self._related(entries, data_set), policy)
+            stop_delta = admitted(related, plan, site, whole, policy)
             with self.chain.writing():
                 if _charges(read_runs(self.chain)) != _charges(entries):
                     continue  # another process has charged something meanwhile
@@ -198,11 +200,14 @@ class SiteLedger:
 
     def spent(self, data_set: DataSet, *, policy: Policy) -> Spending:
         """Return what all runs on any of these records cost, open ones as if they ended."""
-        related = _comparable(self._related(read_runs(self.chain), data_set), policy)
-        return _together(related, policy)
+        related = comparable(self._related(read_runs(self.chain), data_set), policy)
+        return spent_together(related, policy)
 
     def _related(self, entries: Sequence[RunEntry], data_set: DataSet) -> list[RunEntry]:
-        sharing = self.chain.sharing(data_set.members) | {data_set.digest}
+        if data_set.digest in {entry.data_set for entry in entries}:
+            sharing = self.chain.overlapping(data_set.digest)  # quicker, its members are there
+        else:
+            sharing = self.chain.sharing(data_set.members)
         return [entry for entry in entries if entry.data_set in sharing]
 
     def _data_sets(self) -> set[str]:
@@ -232,58 +237,6 @@ def _same_run(entry: RunEntry, plan: Plan, site: str, data_set: DataSet, streams
             "was; start a new run"
         )
     return entry
-
-
-def _comparable(entries: list[RunEntry], policy: Policy) -> list[RunEntry]:
-    """Refuse to add up what was not promised in the policy's terms."""
-    for entry in entries:
-        mechanism = entry.plan.mechanism
-        if entry.charge.num_rounds > 0 and not (
-            unit_covers(mechanism, policy.privacy_unit)
-            and relation_covers(mechanism.neighboring_relation, policy.neighboring_relation)
-        ):
-            raise PlanRefused(
-                rule="privacy_unit and neighboring_relation",
-                asked="more of records of which a run has spent under "
-                f"{mechanism.privacy_unit}, {mechanism.neighboring_relation}",
-                allowed=f"{policy.privacy_unit}, {policy.neighboring_relation}",
-                way_out="a budget for ever keeps its unit and relation: put the policy back",
-            )
-    return entries
-
-
-def _together(entries: list[RunEntry], policy: Policy, *more: Charged) -> Spending:
-    charged = [Charged(plan=entry.plan, site=entry.site, charge=entry.charge) for entry in entries]
-    return together(
-        [*charged, *more], plans_chosen=policy.plans_chosen, budget_delta=policy.budget_delta
-    )
-
-
-def _admitted(
-    related: list[RunEntry], plan: Plan, site: str, whole: Charge, policy: Policy
-) -> float:
-    """Return the δ to set aside for an early stop, where the budget has room for it.
-
-    Raises:
-        PlanRefused: If there is no room for the whole run.
-    """
-    budget = {"epsilon": policy.budget_epsilon, "delta": policy.budget_delta}
-    for stop_delta in (plan.target_delta, 0.0) if whole.num_rounds > 1 else (0.0,):
-        charge = replace(whole, delta=whole.delta + stop_delta)
-        total = _together(related, policy, Charged(plan=plan, site=site, charge=charge))
-        if total.keeps(**budget):
-            return stop_delta
-    before = _together(related, policy)
-    still_open = sum(entry.closed is None for entry in related)
-    raise PlanRefused(
-        rule="budget_epsilon" if total.epsilon > policy.budget_epsilon else "budget_delta",
-        asked=f"ε={whole.epsilon:.4g} at δ={whole.delta:g}, which makes ε={total.epsilon:.4g} at "
-        f"δ={total.delta:g} with the ε={before.epsilon:.4g} at δ={before.delta:g} that "
-        f"{before.num_runs} runs on these records have spent or reserved",
-        allowed=f"ε={policy.budget_epsilon:g} at δ={policy.budget_delta:g} for ever",
-        way_out="plan for less"
-        + (f", or close those of {still_open} open runs that are over" if still_open else ""),
-    )
 
 
 def _charges(entries: Sequence[RunEntry]) -> list[tuple[str, Charge]]:

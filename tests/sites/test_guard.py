@@ -230,7 +230,7 @@ def test_a_site_that_is_killed_has_paid_for_every_reply_that_left(tmp_path: Path
             text=True,
         )
         assert process.stdout is not None
-        lines = [process.stdout.readline()]
+        lines = [process.stdout.readline() for _ in range(4)]
         time.sleep(0.05 + 0.1 * kill)
         os.kill(process.pid, signal.SIGKILL)
         lines += process.stdout.read().splitlines()
@@ -247,4 +247,4 @@ def test_a_site_that_is_killed_has_paid_for_every_reply_that_left(tmp_path: Path
         assert last >= max(answers)
         ledger.chain.close()
         first = last  # the server may not have it: it is asked for again
-    assert len(answers) > 10
+    assert len(answers) >= 10

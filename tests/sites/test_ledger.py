@@ -206,6 +206,19 @@ def test_a_run_goes_on_only_as_it_was(tmp_path: Path) -> None:
     assert len(read_runs(ledger.chain)) == 1
 
 
+def test_a_budget_that_was_lowered_stops_a_run_that_would_go_on(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    reserve(ledger, "one", plan(0.5))
+    with pytest.raises(PlanRefused, match="budget_epsilon"):
+        reserve(ledger, "one", plan(0.5), under=policy(budget_epsilon=0.4))
+    reserve(ledger, "one", plan(0.5), under=policy(budget_epsilon=0.5))
+
+
+def test_only_the_owner_can_read_the_ledger(tmp_path: Path) -> None:
+    open_ledger(tmp_path)
+    assert (tmp_path / "site.ledger").stat().st_mode & 0o777 == 0o600
+
+
 def test_two_runs_never_draw_from_the_same_streams(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
     reserve(ledger, "one", plan(0.1), streams="s")
