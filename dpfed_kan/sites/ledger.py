@@ -77,9 +77,7 @@ class SiteLedger:
             PlanRefused: If the budget does not suffice, or streams would be used again.
             LedgerError: If the run is another one or over, or the ledger cannot be written.
         """
-        whole = price(
-            plan, site=site, num_rounds=plan.mechanism.num_rounds, delta=plan.target_delta
-        )
+        whole = None
         while True:
             entries = read_runs(self.chain)
             known = [entry for entry in entries if entry.run == run]
@@ -95,6 +93,9 @@ class SiteLedger:
                     way_out="start the run with a fresh key of the operating system",
                 )
             related = comparable(self._related(entries, data_set), policy)
+            whole = whole or price(
+                plan, site=site, num_rounds=plan.mechanism.num_rounds, delta=plan.target_delta
+            )
             stop_delta = admitted(related, plan, site, whole, policy)
             with self.chain.writing():
                 if _charges(read_runs(self.chain)) != _charges(entries):
