@@ -21,8 +21,10 @@ from dpfed_kan.data.records import Records
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.privacy.accounting.sites import account_run
 from dpfed_kan.privacy.joint_sampling import expected_shares
+from dpfed_kan.privacy.ledger import describe
 from dpfed_kan.privacy.mechanism import Mechanism, PrivacyUnit
 from dpfed_kan.simulated_sites import SimulatedSites
+from dpfed_kan.sites.plan import Plan, SiteSize, columns_hash
 
 _SITES_SHOWN = 20
 _NEEDS_PLOTS = "a heat map needs the extra: pip install 'dpfed-kan[plots]'"
@@ -83,11 +85,23 @@ def planned(
     )
 
 
-def plan_sites(experiment: Experiment) -> tuple[list[SitePlan], dict[str, str]]:
-    """Load the data and account for the whole horizon; nothing is trained.
+@dataclass(frozen=True, kw_only=True)
+class PlannedFederation:
+    """A federation before training.
 
-    Returns:
-        A row for each site in the order of names, and the sites left out with the reason.
+    Args:
+        rows: One for each site, in the order of names.
+        left_out: Sites left out, with the reason.
+        plan: What each site is asked to approve.
+    """
+
+    rows: tuple[SitePlan, ...]
+    left_out: Mapping[str, str]
+    plan: Plan
+
+
+def plan_sites(experiment: Experiment) -> PlannedFederation:
+    """Load the data and account for the whole horizon; nothing is trained.
 
     Raises:
         ValueError: If the experiment cannot be run.
@@ -97,7 +111,7 @@ def plan_sites(experiment: Experiment) -> tuple[list[SitePlan], dict[str, str]]:
     mechanism = experiment.mechanism(sizes)
     found = account_run(mechanism, num_records=sizes, delta=experiment.privacy.target_delta)
     shares = expected_shares(mechanism.sampling, sizes)
-    rows = [
+    rows = tuple(
         SitePlan(
             site=site,
             num_records=len(shard),
@@ -107,8 +121,50 @@ def plan_sites(experiment: Experiment) -> tuple[list[SitePlan], dict[str, str]]:
             epsilon=found.sites[site].epsilon,
         )
         for site, shard in sites.federation.shards.items()
-    ]
-    return rows, dict(sites.federation.left_out)
+    )
+    plan = plan_of(
+        experiment,
+        mechanism=mechanism,
+        num_records=sizes,
+        num_params=len(sites.params.trainable),
+        like=sites.federation.held_out,
+        metrics_leave=False,
+    )
+    return PlannedFederation(rows=rows, left_out=dict(sites.federation.left_out), plan=plan)
+
+
+def plan_of(
+    experiment: Experiment,
+    *,
+    mechanism: Mechanism,
+    num_records: Mapping[str, int],
+    num_params: int,
+    like: Records,
+    metrics_leave: bool,
+) -> Plan:
+    """Return what each site is asked to approve.
+
+    Args:
+        experiment: Of the study.
+        mechanism: Its noise calibrated.
+        num_records: Site name to n_k, in units of privacy.
+        num_params: D.
+        like: Any records of the study, for their columns.
+        metrics_leave: Whether sites are asked for measurements on their own records.
+    """
+    rule = experiment.update
+    start = rule.start(np.zeros(num_params), num_rounds=experiment.num_rounds)
+    return Plan(
+        mechanism=mechanism,
+        target_delta=experiment.privacy.target_delta,
+        sites=tuple(SiteSize(name=name, num_records=n) for name, n in num_records.items()),
+        num_params=num_params,
+        model=describe(experiment.model),
+        update=describe(rule),
+        columns_sha256=columns_hash(like.feature_names, like.num_classes),
+        clips_in_transform=start.transform is not None,
+        metrics_leave=metrics_leave,
+    )
 
 
 def _class_shares(shard: Records) -> dict[str, float]:

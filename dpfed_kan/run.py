@@ -19,7 +19,7 @@ from dpfed_kan.planning import Planned, planned
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.run_directory import RunDirectory
-from dpfed_kan.training import Plan, Progress
+from dpfed_kan.training import PreparedRun, Progress
 
 if TYPE_CHECKING:
     from dpfed_kan.flower.runtimes import Grid
@@ -86,7 +86,7 @@ def run(
         RoundRefused: If a site fails or sends what it may not.
     """
     streams = experiment.streams()
-    plan = Plan.of(experiment, streams)
+    plan = PreparedRun.of(experiment, streams)
     directory = RunDirectory.create(output_dir, experiment=experiment, streams=streams)
     return _train(
         plan,
@@ -119,7 +119,7 @@ def resume(
     """
     directory, experiment, streams = RunDirectory.open(output_dir)
     return _train(
-        Plan.of(experiment, streams),
+        PreparedRun.of(experiment, streams),
         directory,
         stop_after=stop_after,
         listener=listener,
@@ -128,7 +128,7 @@ def resume(
 
 
 def _train(
-    plan: Plan,
+    plan: PreparedRun,
     directory: RunDirectory,
     *,
     stop_after: int | None,
@@ -191,7 +191,9 @@ def _train(
     )
 
 
-def _with_sites(plan: Plan, main: Callable[[SumOverSites], None], *, grid: Grid | None) -> None:
+def _with_sites(
+    plan: PreparedRun, main: Callable[[SumOverSites], None], *, grid: Grid | None
+) -> None:
     """Call `main` with the way to the sites that the runtime asks for."""
     runtime, server = plan.experiment.runtime, plan.server
     if isinstance(runtime, Fused):

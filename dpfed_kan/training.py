@@ -40,7 +40,7 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PreparedRun:
     """What a run is made of, checked and calibrated.
 
     Args:
@@ -56,7 +56,7 @@ class Plan:
     server: Server
 
     @classmethod
-    def of(cls, experiment: Experiment, streams: Streams) -> Plan:
+    def of(cls, experiment: Experiment, streams: Streams) -> PreparedRun:
         """Load, check, calibrate: all that can fail before anything is written.
 
         Raises:

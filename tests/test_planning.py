@@ -10,6 +10,7 @@ from rich.console import Console
 from dpfed_kan.cli import main
 from dpfed_kan.planning import Planned, as_public_table
 from dpfed_kan.run import resume, run
+from dpfed_kan.sites.plan import read_plan
 from tests.system.conftest import _experiment as small_experiment
 from tests.test_config import composed
 
@@ -125,3 +126,61 @@ def test_a_few_sites_are_a_table_and_many_a_line() -> None:
     many = shown(of_sizes({f"site-{k}": 100 + k for k in range(101)})).split()
     wanted = "Planned for 101 sites: patients n_k 100 / 150 / 200, q_k 0.05 / 0.0666667 / 0.1"
     assert " ".join(many) == f"{wanted} (least / median / most), ε_k at most 1.235"
+
+
+def test_the_plan_is_printed_with_its_hash_and_reads_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, saved = config(tmp_path, "noise.correlation=0.5"), tmp_path / "plan.json"
+    main(["plan", given, "--save", str(saved)])
+    shown = capsys.readouterr().out
+    main(["plan", given, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert f"plan hash: {found['plan_sha256']}" in shown
+    assert found["plan"]["mechanism"]["noise"]["correlation"] == 0.5
+    assert [site["name"] for site in found["plan"]["sites"]] == [r["site"] for r in found["sites"]]
+    assert found["plan"]["num_params"] > 10
+    main(["plan", str(saved)])
+    assert f"plan hash: {found['plan_sha256']}" in capsys.readouterr().out
+    plan = read_plan(saved.read_text())
+    assert plan.sha256 == found["plan_sha256"]
+    assert plan.metrics_leave is plan.clips_in_transform is False
+
+
+@pytest.mark.parametrize(
+    ("override", "changes"),
+    [
+        ("num_rounds=81", True),
+        ("privacy.l2_clip_norm=0.4", True),
+        ("privacy.target_epsilon=1", True),
+        ("update=macadam", True),
+        ("model.hidden_width=9", True),
+        ("evaluate_every=7", False),
+    ],
+)
+def test_what_touches_privacy_changes_the_hash(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], override: str, changes: bool
+) -> None:
+    hashes = set()
+    for more in ((), (override,)):
+        main(["plan", config(tmp_path, *more), "--json"])
+        hashes.add(json.loads(capsys.readouterr().out)["plan_sha256"])
+    assert (len(hashes) == 2) is changes
+
+
+@pytest.mark.parametrize("model", ["mlp", "kan"])
+@pytest.mark.parametrize("update", ["macadam_bc", "adaclip", "adam"])
+def test_every_kind_of_experiment_has_a_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, update: str
+) -> None:
+    main(["plan", config(tmp_path, f"model={model}", f"update={update}"), "--json"])
+    found = json.loads(capsys.readouterr().out)["plan"]
+    assert found["clips_in_transform"] is (update != "adam")
+    assert read_plan(json.dumps(found)).as_plain() == found
+
+
+def test_a_file_that_is_no_plan_is_told(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(SystemExit) as stop:
+        main(["plan", str(tmp_path / "bad.json")])
+    assert "type to be one of" in str(stop.value.code)

@@ -31,7 +31,7 @@ from dpfed_kan.privacy.clipping import clip_and_sum
 from dpfed_kan.privacy.transform import ClipTransform
 from dpfed_kan.privacy.transformed_clipping import clip_and_sum_transformed
 from dpfed_kan.run import run
-from dpfed_kan.training import Plan
+from dpfed_kan.training import PreparedRun
 from simulations.benchmark.loops import (
     BATCH,
     CLIP,
@@ -56,7 +56,7 @@ def by_messages(dim: int, num_sites: int, num_rounds: int) -> Row:
     """Flower messages in one process beside the bare loop, and beside the sites' arithmetic."""
     row = _beside_bare(dim, num_sites, num_rounds, by_messages=True)
     experiment = job(dim=dim, num_sites=num_sites, num_rounds=num_rounds)
-    plan = Plan.of(experiment, experiment.streams())
+    plan = PreparedRun.of(experiment, experiment.streams())
     params = plan.sites.params.trainable
 
     def stepped(total: Any) -> Iterator[None]:
@@ -78,7 +78,7 @@ def _beside_bare(dim: int, num_sites: int, num_rounds: int, *, by_messages: bool
     experiment = job(dim=dim, num_sites=num_sites, num_rounds=max(400, warm_up + num_rounds))
     with tempfile.TemporaryDirectory() as scratch:
         start = time.perf_counter()
-        plan = Plan.of(experiment, experiment.streams())
+        plan = PreparedRun.of(experiment, experiment.streams())
         product = product_loop(plan, Path(scratch) / "run", by_messages=by_messages)
         plan.spent.epsilon(1)
         with contextlib.closing(product):
@@ -136,7 +136,7 @@ def flat(num_rounds: int = 2000, window: int = 200) -> Row:
     """Rounds 100 to 300 beside the last 200 of 2000, and the memory held at both."""
     experiment = job(dim=20, num_sites=64, num_rounds=num_rounds)
     with tempfile.TemporaryDirectory() as scratch:
-        plan = Plan.of(experiment, experiment.streams())
+        plan = PreparedRun.of(experiment, experiment.streams())
         product = product_loop(plan, Path(scratch) / "run", by_messages=False)
         parts = [100, window, num_rounds - 100 - 2 * window, window]
         times, held = [], []
@@ -165,7 +165,7 @@ def ray(dim: int, num_sites: int, num_rounds: int) -> Row:
             Path(scratch) / "run",
             listener=lambda _: seen.append(time.perf_counter()),
         )
-        plan = Plan.of(experiment, experiment.streams())
+        plan = PreparedRun.of(experiment, experiment.streams())
         bare = interleaved({"x": bare_loop(experiment, plan.sites)}, num_rounds=30)["x"]
     times = Times(wall=np.diff(seen[1:]).tolist(), cpu=[float("nan")] * (len(seen) - 2))
     return {

@@ -31,7 +31,7 @@ from dpfed_kan.privacy.sampling import Poisson
 from dpfed_kan.run import RESERVED_AHEAD
 from dpfed_kan.run_directory import RunDirectory
 from dpfed_kan.simulated_sites import SimulatedSites
-from dpfed_kan.training import Plan
+from dpfed_kan.training import PreparedRun
 from dpfed_kan.update.sgd import ProjectedSGD
 
 RECORDS, BATCH, CLIP, KAPPA, ETA, RADIUS = 5000, 125, 0.5, 6.3, 1.0, 100.0
@@ -94,7 +94,7 @@ def bare_loop(planned: Experiment, sites: SimulatedSites) -> Iterator[None]:
         yield
 
 
-def product_loop(plan: Plan, scratch: Path, *, by_messages: bool) -> Generator[None]:
+def product_loop(plan: PreparedRun, scratch: Path, *, by_messages: bool) -> Generator[None]:
     """The product's rounds as `run` has them: ledger and metrics on disk, checkpoints, account."""
     directory = RunDirectory.create(scratch, experiment=plan.experiment, streams=plan.streams)
     ledger = Ledger(
@@ -112,7 +112,7 @@ def product_loop(plan: Plan, scratch: Path, *, by_messages: bool) -> Generator[N
             yield
 
 
-def messages(plan: Plan) -> SumOverSites:
+def messages(plan: PreparedRun) -> SumOverSites:
     """Return the sum over sites by Flower messages in this process."""
     num_sites = len(plan.server.num_records)
     exchange = meet_sites(
@@ -125,7 +125,7 @@ def messages(plan: Plan) -> SumOverSites:
     return plan.server.over(exchange)
 
 
-def own_arithmetic(plan: Plan) -> SumOverSites:
+def own_arithmetic(plan: PreparedRun) -> SumOverSites:
     """Return the sum over sites without a message: what the sites themselves compute."""
     names = sorted(plan.server.num_records)
     sites = [plan.sites(plan.sites.settings, k) for k in range(len(names))]
