@@ -10,8 +10,6 @@ from dpfed_kan.data.federation import FederatedData
 from dpfed_kan.federated.runtimes import Fused, InProcess, Ray
 from dpfed_kan.kan import TwoLayerKAN
 from dpfed_kan.models.spec import CNN, MLP, UserModule
-from dpfed_kan.privacy.accounting.sites import records_of_account
-from dpfed_kan.privacy.calibration import calibrate
 from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
 from dpfed_kan.privacy.mechanism import (
     PRIVACY_UNITS,
@@ -148,6 +146,9 @@ class Experiment:
         )
         if self.noise.noise_multiplier is not None or self.privacy.target_epsilon is None:
             return mechanism
+        from dpfed_kan.privacy.accounting.sites import records_of_account  # loads scipy: when
+        from dpfed_kan.privacy.calibration import calibrate  # needed, not when configured
+
         smallest = min(num_records, key=lambda site: num_records[site])  # has the largest q_k
         calibrated = calibrate(
             mechanism.at_site(num_records[smallest]),
