@@ -3,10 +3,10 @@
     python -m simulations.benchmark                       (all parts, some ten minutes)
     python -m simulations.benchmark --parts fused --dims 784 --sites 4 1000
 
-The parts: fused (the default runtime), messages (runtime=in_process), workers (worker
-processes), kernels (MacAdam and ten
-outputs beside plain SGD), flat (round 100 beside round 2000), ray. Machines are noisy: read the
-ratios; milliseconds are of the machine at hand.
+The parts: fused (the default runtime), messages (runtime=in_process), workers (worker processes),
+kernels (MacAdam and ten outputs beside plain SGD), flat (round 100 beside round 2000), ray, and
+peers (pfl-research and Opacus beside fused, where they are installed). Machines are noisy: read
+the ratios; milliseconds are of the machine at hand.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from simulations.benchmark.loops import (
     product_loop,
 )
 from simulations.benchmark.measure import Times, interleaved, resident_mib
+from simulations.benchmark.peers import peers
 
 Row = dict[str, Any]
 
@@ -219,7 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parts = ["fused", "messages", "workers", "kernels", "flat", "ray"]
+    parts = ["fused", "messages", "workers", "kernels", "flat", "ray", "peers"]
     parser.add_argument("--parts", nargs="+", default=parts, choices=parts)
     parser.add_argument("--dims", nargs="+", type=int, default=[20, 784])
     parser.add_argument("--sites", nargs="+", type=int, default=[4, 64, 1000, 10_000])
@@ -243,6 +244,9 @@ def main() -> None:
                         rows += kernels(dim, options.rounds)
                     case "flat":
                         rows.append(flat())
+                    case "peers":
+                        few = [k for k in options.sites if k <= 64]
+                        rows += peers(dim, few, max(25, options.rounds // 4))
                     case "ray":
                         rows.append(ray(dim, 4, 10))
             found[part] = rows
@@ -252,6 +256,8 @@ def main() -> None:
 
 
 def _print(part: str, rows: list[Row]) -> None:
+    if not rows:
+        return
     table = Table(title=part)
     for column in rows[0]:
         table.add_column(column.replace("_", " "), justify="right")
