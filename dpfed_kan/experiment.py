@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dpfed_kan._validate import check_choice, check_count, check_number, check_positive
 from dpfed_kan.data.federation import FederatedData
+from dpfed_kan.federated.deployed import Deployed
 from dpfed_kan.flower.runtimes import InProcess, Ray
 from dpfed_kan.kan import TwoLayerKAN
 from dpfed_kan.models.spec import CNN, MLP, UserModule
@@ -97,7 +98,7 @@ class Experiment:
     noise: GaussianNoise | NoNoise
     privacy: PrivacySettings
     update: ProjectedSGD | DPAdam | DPAdamBC | AdaClip | DPMacAdam | DPMacAdamBC
-    runtime: InProcess | Ray
+    runtime: InProcess | Ray | Deployed
     num_rounds: int
     evaluate_every: int = 1
     seed: int | None = None

@@ -13,17 +13,18 @@ from threadpoolctl import threadpool_limits
 from dpfed_kan.assessment import Assessment, assess
 from dpfed_kan.evaluation import Utility, evaluate
 from dpfed_kan.experiment import Experiment
+from dpfed_kan.federated.deployed import Deployed
 from dpfed_kan.federated.server import Server, rounds
 from dpfed_kan.flower.exchange import meet_sites
-from dpfed_kan.flower.runtimes import Grid
+from dpfed_kan.flower.runtimes import Grid, Runtime
 from dpfed_kan.models import port
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
 from dpfed_kan.privacy.accounting.running import RunningAccount
 from dpfed_kan.privacy.accounting.sites import records_of_account
 from dpfed_kan.privacy.clipping import Vector
-from dpfed_kan.privacy.joint_sampling import total_batch_size
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.run_directory import RunDirectory
+from dpfed_kan.server_plan import plan_server
 from dpfed_kan.simulated_sites import SimulatedSites
 from dpfed_kan.streams import Streams
 from dpfed_kan.update.rule import UpdateState
@@ -58,7 +59,7 @@ class Run:
         num_records: Site name to n_k, in units of privacy.
         left_out: Site name to why it takes no part.
         seeded: Whether the noise came from a seed.
-        assessment: Of the final model on the held-out records.
+        assessment: Of the final model on the held-out records; None where the server has none.
         share_projected: Steps that had left the ball, over steps.
         finished: Whether all planned rounds were run.
         seconds: Wall time of this call's rounds.
@@ -71,7 +72,7 @@ class Run:
     num_records: Mapping[str, int]
     left_out: Mapping[str, str]
     seeded: bool
-    assessment: Assessment
+    assessment: Assessment | None
     share_projected: float
     finished: bool
     seconds: float
@@ -132,6 +133,7 @@ def resume(
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
     experiment: Experiment
+    runtime: Runtime
     streams: Streams
     sites: SimulatedSites
     server: Server
@@ -139,24 +141,20 @@ class _Plan:
 
 def _plan(experiment: Experiment, streams: Streams) -> _Plan:
     """Load, check, calibrate: all that can fail before anything is written."""
-    sites = SimulatedSites(experiment, streams)
-    num_records = sites.num_records
-    smallest = min(num_records, key=lambda site: num_records[site])
-    private = experiment.noise.noise_multiplier != 0
-    if private and experiment.privacy.target_delta >= 1 / num_records[smallest]:
+    runtime = experiment.runtime
+    if isinstance(runtime, Deployed):
         raise ValueError(
-            f"expected target_delta={experiment.privacy.target_delta:g} below 1/n = "
-            f"{1 / num_records[smallest]:.3g} at every site, but {smallest} has "
-            f"n={num_records[smallest]} records: such a δ lets whole records leak"
+            "runtime=deployed waits for sites that are processes of their own: start it with "
+            "`dpfed-kan pilot run` or `flwr run`, or simulate with runtime=in_process"
         )
-    mechanism = experiment.mechanism(num_records)
-    server = Server(
-        mechanism=mechanism,
-        update_rule=experiment.update,
-        num_records=num_records,
-        batch_size=total_batch_size(mechanism.sampling, list(num_records.values())),
+    sites = SimulatedSites(experiment, streams)
+    return _Plan(
+        experiment=experiment,
+        runtime=runtime,
+        streams=streams,
+        sites=sites,
+        server=plan_server(experiment, sites.num_records),
     )
-    return _Plan(experiment=experiment, streams=streams, sites=sites, server=server)
 
 
 def _train(
@@ -191,7 +189,7 @@ def _train(
             num_records=server.num_records,
             num_params=len(state.params),
             settings=plan.sites.settings,
-            timeout=experiment.runtime.timeout,
+            timeout=plan.runtime.timeout,
         )
         spent = _running_account(server, delta)
         left = rounds(server, state, exchange=exchange, streams=plan.streams, ledger=ledger)
@@ -215,9 +213,9 @@ def _train(
     already = stop_after is not None and state.num_steps >= stop_after
     if state.num_steps < experiment.num_rounds and not already:
         if grid is None:
-            experiment.runtime.run(plan.sites, num_sites=len(server.num_records), main=main)
+            plan.runtime.run(plan.sites, num_sites=len(server.num_records), main=main)
         else:
-            with threadpool_limits(experiment.runtime.num_threads):
+            with threadpool_limits(plan.runtime.num_threads):
                 main(grid)
     per_site = ledger.spent_per_site(delta=delta, cross_check=True)
     return Run(

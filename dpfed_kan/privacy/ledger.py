@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,27 @@ from dpfed_kan.privacy.accounting.sites import SitesGuarantee, account_run
 from dpfed_kan.privacy.mechanism import Mechanism, ReleaseEvent
 
 
+@dataclass(frozen=True, kw_only=True)
+class Zeroed:
+    """A site that contributed zero to a release, since its reply was missing or refused.
+
+    Args:
+        round_index: t, from 0.
+        site: Its name.
+        problem: What was wrong, in our own words: never a value.
+    """
+
+    round_index: int
+    site: str
+    problem: str
+
+
 class Ledger:
     """The events of one run under one mechanism, in memory and, with a path, on disk.
 
-    The file has one JSON object a line: the plan, then each release. A line is flushed to
-    the disk before `record` returns; a line torn by a crash was never acted upon and is
-    dropped when the file is opened again.
+    The file has one JSON object a line: the plan, then each release, and before a release the
+    sites that contributed zero to it. A line is flushed to the disk before `record` returns; a
+    line torn by a crash was never acted upon and is dropped when the file is opened again.
 
     Args:
         mechanism: What every event must have been made by.
@@ -36,6 +51,7 @@ class Ledger:
         self.mechanism = mechanism
         self.num_records = dict(num_records)
         self.events: list[ReleaseEvent] = []
+        self.zeroed: list[Zeroed] = []
         self._path = path
         plan = {"plan": describe(mechanism), "num_records": dict(num_records)}
         if path is None:
@@ -68,6 +84,24 @@ class Ledger:
         release["l2_sensitivity"] = describe(event.l2_sensitivity)
         self._append({"release": release})
         self.events.append(event)
+
+    def record_zero(self, zeroed: Zeroed) -> None:
+        """Write down, before the release, that a site contributes zero to it.
+
+        The account is the same: noise, divisor and sampling are those of the plan.
+
+        Raises:
+            ValueError: If there is no such site, or the round is over or not yet due.
+        """
+        if zeroed.site not in self.num_records:
+            raise ValueError(f"{zeroed.site} is not a site of this run")
+        if not 0 <= zeroed.round_index <= len(self.events):
+            raise ValueError(
+                f"expected round {len(self.events)} next, got round {zeroed.round_index}"
+            )
+        if zeroed not in self.zeroed:
+            self._append({"zero": asdict(zeroed)})
+            self.zeroed.append(zeroed)
 
     def spent(self, *, delta: float, cross_check: bool = False) -> PrivacyGuarantee | NonPrivate:
         """Account for the rounds that really happened, at the worst site."""
@@ -138,6 +172,9 @@ class Ledger:
                 "be continued under its own"
             )
         for line in lines[1:]:
+            if "zero" in line:
+                self.zeroed.append(Zeroed(**line["zero"]))
+                continue
             release = line["release"]
             release["l2_sensitivity"] = float(release["l2_sensitivity"])
             event = ReleaseEvent(**release)
