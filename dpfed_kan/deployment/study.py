@@ -1,0 +1,128 @@
+"""`Study`: what the server tells every site of a run: all of it public, no key in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dpfed_kan.config import build, to_config
+from dpfed_kan.data.deployed import SitesOwnFiles
+from dpfed_kan.data.encoding import encoded_names
+from dpfed_kan.data.schema import Schema
+from dpfed_kan.experiment import Experiment
+from dpfed_kan.federated.deployed import Deployed
+from dpfed_kan.privacy.clipping import Vector
+
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """The public part of a run.
+
+    Args:
+        experiment: With data of `SitesOwnFiles` and `Deployed` as its runtime.
+        run_id: 32 hexadecimal digits; the same when the run is resumed.
+        frozen: Parameters that are not trained.
+    """
+
+    experiment: Experiment
+    run_id: str
+    frozen: Vector = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not _RUN_ID.fullmatch(self.run_id):
+            raise ValueError("expected run_id to be 32 hexadecimal digits")
+        data = self.experiment.data
+        if not isinstance(data.source, SitesOwnFiles) or not isinstance(self.runtime, Deployed):
+            raise ValueError("a study of real sites needs data=deployed and runtime=deployed")
+        if data.test_fraction is None or data.held_out_by != "site":
+            raise ValueError(
+                "real sites each hold out a share of their own records: set data.held_out_by=site "
+                "and data.test_fraction in (0, 1)"
+            )
+
+    @property
+    def source(self) -> SitesOwnFiles:
+        """What is known of the sites' files."""
+        source = self.experiment.data.source
+        if not isinstance(source, SitesOwnFiles):
+            raise TypeError(f"expected SitesOwnFiles, got {type(source).__name__}")
+        return source
+
+    @property
+    def runtime(self) -> Deployed:
+        """How the sites are reached."""
+        runtime = self.experiment.runtime
+        if not isinstance(runtime, Deployed):
+            raise ValueError("a study of real sites needs runtime=deployed")
+        return runtime
+
+    @property
+    def test_fraction(self) -> float:
+        """The share of its records that each site holds out."""
+        fraction = self.experiment.data.test_fraction
+        if fraction is None:
+            raise ValueError("expected data.test_fraction in (0, 1)")
+        return fraction
+
+    @property
+    def input_dim(self) -> int:
+        """d, the number of encoded columns."""
+        return len(encoded_names(self.source.schema))
+
+    def settings(self) -> str:
+        """Return the study as the text that travels; the server's own paths stay behind."""
+        config = to_config(self.experiment)
+        config["runtime"] = to_config(
+            Deployed(transport=self.runtime.transport, device=self.runtime.device)
+        )
+        frozen = np.ascontiguousarray(self.frozen, dtype="<f8").tobytes().hex()
+        return json.dumps({"study": config, "run_id": self.run_id, "frozen": frozen})
+
+
+def study_of(settings: str) -> Study:
+    """Return the study that a message describes.
+
+    Raises:
+        ValueError: If it describes none.
+    """
+    document = json.loads(settings)
+    if not isinstance(document, dict) or set(document) != {"study", "run_id", "frozen"}:
+        raise ValueError("expected the settings of a study: study, run_id and frozen")
+    frozen = np.frombuffer(bytes.fromhex(document["frozen"]), dtype="<f8")
+    return Study(
+        experiment=build(document["study"]), run_id=document["run_id"], frozen=frozen.copy()
+    )
+
+
+def described_columns(schema: Schema) -> tuple[str, ...]:
+    """Return the declaration of each column and of the label, as text: all that a model sees.
+
+    How a file is written (separator, decimal mark, encoding) is each site's own business.
+    """
+    declared = [to_config(column) for column in (*schema.columns, schema.label)]
+    return tuple(json.dumps(column, sort_keys=True, ensure_ascii=False) for column in declared)
+
+
+def differences(wanted: tuple[str, ...], found: tuple[str, ...]) -> str:
+    """Return which declarations differ, by column name.
+
+    Args:
+        wanted: `described_columns` of the study.
+        found: Of the site.
+    """
+    ours, theirs = (
+        {str(json.loads(text)["name"]): text for text in described} for described in (wanted, found)
+    )
+    told = [f"column {name!r} is missing" for name in ours if name not in theirs]
+    told += [f"column {name!r} is not in the study" for name in theirs if name not in ours]
+    told += [
+        f"column {name!r} is declared otherwise"
+        for name in ours
+        if name in theirs and ours[name] != theirs[name]
+    ]
+    return "; ".join(told) if told else "the columns are in another order"
