@@ -135,15 +135,19 @@ def meet(
     nodes: dict[str, int] = {}
     facts: dict[str, SiteFacts] = {}
     problems: dict[str, str] = {}
-    asked: dict[int, str] = {}  # node id to message id
+    asked: set[int] = set()
+    waiting: dict[str, int] = {}  # message id to node id; an answer is to be had once
     unnamed = 0
     deadline = time.monotonic() + timeout
     while set(nodes) != set(need) and not problems:
         fresh = [node for node in sorted(grid.get_node_ids()) if node not in asked]
         sent = [Message(encode_query(settings), node, MessageType.QUERY) for node in fresh]
-        asked |= dict(zip(fresh, grid.push_messages(sent), strict=True))
-        for message in grid.pull_messages(list(asked.values())):
-            node = next(n for n, i in asked.items() if i == message.metadata.reply_to_message_id)
+        waiting |= dict(zip(grid.push_messages(sent), fresh, strict=True))
+        asked |= set(fresh)
+        for message in grid.pull_messages(list(waiting)):
+            node = waiting.pop(message.metadata.reply_to_message_id, None)
+            if node is None:
+                continue
             try:
                 if message.has_error():
                     raise WireError(why(message.error))

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,12 +23,10 @@ class Started:
     Args:
         name: What it is.
         pid: Its number, and that of its session.
-        since: When the system says that it started; tells it from a later one of the same number.
     """
 
     name: str
     pid: int
-    since: str
 
 
 class Processes:
@@ -37,11 +35,14 @@ class Processes:
     Args:
         path: The file.
         log_dir: Where each writes what it prints.
+        mark: In the arguments of each, and of no other process: a number is not enough, since the
+            system gives it again to others.
     """
 
-    def __init__(self, path: Path, *, log_dir: Path) -> None:
+    def __init__(self, path: Path, *, log_dir: Path, mark: str) -> None:
         self._path = path
         self._log_dir = log_dir
+        self._mark = mark
 
     def start(
         self, name: str, command: Sequence[str], *, environment: Mapping[str, str]
@@ -65,44 +66,46 @@ class Processes:
             except OSError as error:
                 raise ValueError(f"{command[0]} cannot be started: {error.strerror}") from None
         others = [started for started in self._recorded() if started.name != name]
-        since = _since([process.pid]).get(process.pid, "")
-        self._write([*others, Started(name=name, pid=process.pid, since=since)])
+        self._write([*others, Started(name=name, pid=process.pid)])
         return process
 
     def running(self) -> list[Started]:
         """Return those that run."""
-        recorded = self._recorded()
-        since = _since(started.pid for started in recorded)
-        return [started for started in recorded if since.get(started.pid) == started.since]
-
-    def all(self) -> list[Started]:
-        """Return those that were started, running or not."""
-        return self._recorded()
+        ours = {pid for pid, session, words in _listed() if pid == session and self._mark in words}
+        return [started for started in self._recorded() if started.pid in ours]
 
     def log(self, name: str) -> Path:
         """Return where a process writes what it prints."""
         return self._log_dir / f"{name}.log"
 
-    def stop(self, patience: float = _PATIENCE_SECONDS) -> list[str]:
-        """End all with what they have started: ask first, insist after `patience` seconds.
+    def stop(self, names: Collection[str] | None = None) -> list[str]:
+        """End processes with what they have started: ask first, insist after some seconds.
+
+        Args:
+            names: Which; all if not given.
 
         Returns:
-            The names of those that were running.
+            The names of those that were running and have ended.
         """
-        running = self.running()
+        others = [
+            started
+            for started in self._recorded()
+            if names is not None and started.name not in names
+        ]
+        running = [started for started in self.running() if started not in others]
         sessions = {started.pid for started in running}
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             members = _members(sessions)
             for pid in members:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal_number)
-            deadline = time.monotonic() + patience
+            deadline = time.monotonic() + _PATIENCE_SECONDS
             while _members(sessions) and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
             if not _members(sessions):
                 break
         left = [started for started in running if _members({started.pid})]
-        self._write(left)
+        self._write([*others, *left])
         return [started.name for started in running if started not in left]
 
     def _recorded(self) -> list[Started]:
@@ -120,28 +123,22 @@ class Processes:
         temporary.replace(self._path)
 
 
-def _since(pids: Iterable[int]) -> dict[int, str]:
-    """Return when each process started, of those that run."""
-    return {pid: since for pid, _, since in _listed() if pid in set(pids)}
-
-
 def _members(sessions: set[int]) -> list[int]:
     """Return the processes of some sessions, leaders included, that have not ended."""
     return [pid for pid, session, _ in _listed() if session in sessions]
 
 
 def _listed() -> list[tuple[int, int, str]]:
-    """Return (pid, session, start) of every process that has not ended."""
+    """Return (pid, session, arguments) of every process that has not ended."""
     listed = subprocess.run(
-        ["ps", "-A", "-o", "pid=,sess=,stat=,lstart="],
+        ["ps", "-A", "-ww", "-o", "pid=,sess=,stat=,args="],
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "LC_ALL": "C"},
     )
     rows = [line.split(maxsplit=3) for line in listed.stdout.splitlines()]
     return [
-        (int(pid), int(session), since.strip())
-        for pid, session, state, since in rows
-        if not state.startswith("Z")
+        (int(row[0]), int(row[1]), row[3])
+        for row in rows
+        if len(row) == 4 and not row[2].startswith("Z")
     ]

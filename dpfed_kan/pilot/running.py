@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -22,6 +23,7 @@ from dpfed_kan.pilot.processes import Processes
 NAME = "pilot"
 _APP = Path(__file__).resolve().parents[2]
 _START_SECONDS = 60.0
+_NODE_SECONDS = 150.0
 _POLL_SECONDS = 0.2
 _INTERRUPTED = 130
 _RUN_ID = re.compile(r"\b(\d{12,20})\b")
@@ -43,7 +45,9 @@ class PilotDirectory:
         self.state = self.path / "run"
         self.keys = self.state / "keys"
         self.flwr_home = self.state / "flwr"
-        self.processes = Processes(self.state / "processes.json", log_dir=self.state / "log")
+        self.processes = Processes(
+            self.state / "processes.json", log_dir=self.state / "log", mark=str(self.state)
+        )
 
     def key(self, site: PilotSite) -> Path:
         """Return a node's private key."""
@@ -91,6 +95,9 @@ class PilotDirectory:
 def up(directory: PilotDirectory) -> None:
     """Make what is missing of certificates and keys, and start what does not run.
 
+    Where nothing runs, the SuperLink starts without a memory of earlier times; where something
+    still does, it takes up what it knew.
+
     Raises:
         ValueError: If a port is taken, a file is missing, or a process does not come up; what was
             started by this call is ended again.
@@ -112,19 +119,23 @@ def up(directory: PilotDirectory) -> None:
             f"the pilot's directory {directory.path} cannot be written to: {error.strerror}"
         ) from None
     running = {started.name for started in processes.running()}
-    if running:
-        raise ValueError(
-            f"{', '.join(sorted(running))} of this pilot run already; `dpfed-kan pilot down "
-            f"{directory.path}` ends them"
-        )
-    _check_ports(pilot)
+    if not running:
+        _check_ports(pilot)
+        for path in directory.state.glob("superlink.db*"):
+            path.unlink()  # of an earlier time: un-noised replies may rest in it
+    started: list[str] = []
     try:
-        _start_superlink(directory)
-        for place, site in enumerate(pilot.sites):
-            _start_node(directory, site, config=configs[site.site], place=place)
-        _await_nodes(directory)
+        for name, start in (("superlink", _start_superlink), ("superexec", _start_superexec)):
+            if name not in running:
+                started.append(name)
+                start(directory)
+        if "superlink" not in running:
+            _register(directory)
+        missing = [site for site in pilot.sites if site.site not in running]
+        started += [site.site for site in missing]
+        _start_nodes(directory, missing, configs=configs)
     except BaseException:
-        processes.stop()
+        processes.stop(started)
         raise
 
 
@@ -149,12 +160,14 @@ def run(directory: PilotDirectory, *, output_dir: Path, overrides: Sequence[str]
     if (output_dir / "report.json").exists():
         raise ValueError(f"{output_dir} holds a run that has ended; give another directory")
     words = [*_own_overrides(directory), *overrides]
-    text = " ".join(shlex.quote(word) for word in words)
-    if "'''" in text:
-        raise ValueError("overrides may not hold ''' ")
-    config = f"output-dir='{output_dir.absolute()}' overrides='''{text}'''"
-    config += f" resume={str(resume).lower()}"
-    command = ["flwr", "run", str(_APP), NAME, "--stream", "--run-config", config]
+    config = directory.state / "run.toml"
+    config.write_text(
+        f"output-dir = {json.dumps(str(output_dir.absolute()))}\n"
+        f"overrides = {json.dumps(' '.join(shlex.quote(word) for word in words))}\n"
+        f"resume = {str(resume).lower()}\n",
+        encoding="utf-8",
+    )
+    command = ["flwr", "run", str(_APP), NAME, "--stream", "--run-config", str(config)]
     with subprocess.Popen(
         command,
         env=directory.environment(),
@@ -194,36 +207,83 @@ def _own_overrides(directory: PilotDirectory) -> Iterator[str]:
 
 
 def _start_superlink(directory: PilotDirectory) -> None:
-    """Start the SuperLink, and beside it what starts ServerApps, so that either may die alone."""
     pilot, keys, processes = directory.pilot, directory.keys, directory.processes
-    certificate = ["--ssl-ca-certfile", str(keys / "ca.crt")]
-    certificate += ["--ssl-certfile", str(keys / "server.pem")]
-    certificate += ["--ssl-keyfile", str(keys / "server.key")]
-    secret = ["--superexec-auth-secret-file", str(keys / "superexec")]
     command = ["flower-superlink", "--host", pilot.host, "--port", str(pilot.port)]
-    command += [*certificate, *secret, "--enable-supernode-auth", "--isolation", "process"]
+    command += ["--ssl-ca-certfile", str(keys / "ca.crt")]
+    command += ["--ssl-certfile", str(keys / "server.pem")]
+    command += ["--ssl-keyfile", str(keys / "server.key")]
+    command += ["--superexec-auth-secret-file", str(keys / "superexec")]
+    command += ["--enable-supernode-auth", "--isolation", "process"]
     command += ["--database", str(directory.state / "superlink.db")]
     command += ["--disable-runtime-dependency-installation"]
     superlink = processes.start("superlink", command, environment=directory.environment())
     _await_port(directory, "superlink", superlink, port=pilot.port)
-    command = ["flower-superexec", "--runtime-api-address", f"{pilot.host}:{pilot.port}"]
-    command += ["--root-certificates", str(keys / "ca.crt"), *secret]
-    processes.start("superexec", command, environment=directory.environment())
 
 
-def _start_node(directory: PilotDirectory, site: PilotSite, *, config: str, place: int) -> None:
+def _start_superexec(directory: PilotDirectory) -> None:
+    """Start what starts ServerApps, beside the SuperLink, so that either may die alone."""
     pilot, keys = directory.pilot, directory.keys
-    done = _flwr(
-        directory, "supernode", "register", f"{directory.key(site)}.pub", NAME, "--name", site.site
-    )
-    if done.returncode != 0 and "already" not in done.stdout.lower():
-        raise ValueError(f"{site.site} could not be registered: {done.stdout.strip()}")
+    command = ["flower-superexec", "--runtime-api-address", f"{pilot.host}:{pilot.port}"]
+    command += ["--root-certificates", str(keys / "ca.crt")]
+    command += ["--superexec-auth-secret-file", str(keys / "superexec")]
+    directory.processes.start("superexec", command, environment=directory.environment())
+
+
+def _register(directory: PilotDirectory) -> None:
+    for site in directory.pilot.sites:
+        public = f"{directory.key(site)}.pub"
+        done = _flwr(directory, "supernode", "register", public, NAME, "--name", site.site)
+        if done.returncode != 0 and "already" not in done.stdout.lower():
+            raise ValueError(f"{site.site} could not be registered: {done.stdout.strip()}")
+
+
+def _start_nodes(
+    directory: PilotDirectory, sites: Sequence[PilotSite], *, configs: Mapping[str, str]
+) -> None:
+    """Start SuperNodes and wait until each is connected.
+
+    A SuperLink refuses a node that it still believes to be online: such a one is started again.
+    """
+    seen = {site.site: _size(directory.processes.log(site.site)) for site in sites}
+    deadline = time.monotonic() + _NODE_SECONDS
+    waiting = list(sites)
+    while waiting:
+        running = {started.name for started in directory.processes.running()}
+        for site in waiting:
+            if site.site not in running:
+                seen[site.site] = _size(directory.processes.log(site.site))
+                _start_node(directory, site, config=configs[site.site])
+        time.sleep(1.0)
+        running = {started.name for started in directory.processes.running()}
+        waiting = [
+            site
+            for site in waiting
+            if site.site not in running
+            or not _connected(directory.processes.log(site.site), seen[site.site])
+        ]
+        if waiting and time.monotonic() > deadline:
+            logs = ", ".join(str(directory.processes.log(site.site)) for site in waiting)
+            raise ValueError(f"not every site has connected; see {logs}")
+
+
+def _start_node(directory: PilotDirectory, site: PilotSite, *, config: str) -> None:
+    pilot, keys = directory.pilot, directory.keys
     command = ["flower-supernode", "--superlink", f"{pilot.host}:{pilot.port}"]
     command += ["--root-certificates", str(keys / "ca.crt")]
     command += ["--auth-supernode-private-key", str(directory.key(site))]
-    command += ["--host", pilot.host, "--port", str(pilot.node_port(place))]
+    command += ["--host", pilot.host, "--port", str(pilot.node_port(pilot.sites.index(site)))]
     command += ["--node-config", config]
     directory.processes.start(site.site, command, environment=directory.environment())
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _connected(log: Path, since: int) -> bool:
+    with log.open("rb") as file:
+        file.seek(since)
+        return b"SuperNode ID" in file.read()
 
 
 def _flwr(directory: PilotDirectory, *words: str) -> subprocess.CompletedProcess[str]:
@@ -274,23 +334,6 @@ def _await_port(
             return
         time.sleep(_POLL_SECONDS)
     raise ValueError(f"{name} does not come up; see {directory.processes.log(name)}")
-
-
-def _await_nodes(directory: PilotDirectory) -> None:
-    """Wait until every SuperNode still runs and has said that it is connected."""
-    deadline = time.monotonic() + _START_SECONDS
-    waiting = [site.site for site in directory.pilot.sites]
-    while waiting and time.monotonic() < deadline:
-        listed = _flwr(directory, "supernode", "list", NAME, "--format", "json").stdout
-        online = listed.count('"online"')
-        if online >= len(waiting):
-            return
-        running = {started.name for started in directory.processes.running()}
-        for site in waiting:
-            if site not in running:
-                raise ValueError(f"{site} has ended; see {directory.processes.log(site)}")
-        time.sleep(_POLL_SECONDS)
-    raise ValueError("not every site has connected; see the logs in run/log")
 
 
 def status(directory: PilotDirectory) -> Mapping[str, int | None]:
