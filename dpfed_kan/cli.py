@@ -17,6 +17,7 @@ from rich.table import Table
 from dpfed_kan import __version__
 from dpfed_kan.cli_advise import add_advise
 from dpfed_kan.cli_data import add_check_data, add_plan
+from dpfed_kan.cli_pilot import add_pilot
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee, account
 from dpfed_kan.privacy.calibration import calibrate
 from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize, Sampling
@@ -31,6 +32,7 @@ _EXAMPLES = """examples:
   dpfed-kan advise --epsilon 2 --delta 1e-5 --records 5000 --batch 125 --rounds 400 --plot a.png
   dpfed-kan check-data schema.yaml records.csv
   dpfed-kan plan outputs/DATE/TIME/config.yaml --plot sites.png
+  dpfed-kan pilot new trial && dpfed-kan pilot up trial
 """
 
 
@@ -153,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dpfed-kan {__version__}")
     verbs = parser.add_subparsers(
-        required=True, metavar="{account,calibrate,advise,check-data,plan}"
+        required=True, metavar="{account,calibrate,advise,check-data,plan,pilot}"
     )
     asked = verbs.add_parser("account", help="the ε of a mechanism", description="The ε of a run.")
     asked.add_argument(
@@ -173,6 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     add_advise(verbs)
     add_check_data(verbs)
     add_plan(verbs)
+    add_pilot(verbs)
     return parser
 
 

@@ -29,7 +29,7 @@ _FINAL = (
     grpc.StatusCode.UNIMPLEMENTED,
 )
 _PAUSE_SECONDS = 0.2
-_LONGEST_PAUSE_SECONDS = 5.0
+_LONGEST_PAUSE_SECONDS = 2.0
 
 
 class ChannelError(RuntimeError):
@@ -45,7 +45,7 @@ def serve(
     token: str,
     certificate_authority: bytes,
     dimension: int,
-    patience: float = 60.0,
+    patience: float = 12.0,
 ) -> int:
     """Answer broadcasts until the server ends the run.
 
