@@ -55,7 +55,8 @@ def _new(options: argparse.Namespace) -> None:
 
 
 def _up(options: argparse.Namespace) -> None:
-    from dpfed_kan.pilot.running import PilotDirectory, up
+    from dpfed_kan.pilot.directory import PilotDirectory
+    from dpfed_kan.pilot.running import up
 
     directory = PilotDirectory(options.directory)
     print("starting; this takes about a quarter of a minute", flush=True)
@@ -67,21 +68,22 @@ def _up(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from dpfed_kan.pilot.running import PilotDirectory, run
+    from dpfed_kan.pilot.directory import PilotDirectory
+    from dpfed_kan.pilot.training import run
 
     directory = PilotDirectory(options.directory)
     sys.exit(run(directory, output_dir=options.output_dir, overrides=options.overrides))
 
 
 def _status(options: argparse.Namespace) -> None:
-    from dpfed_kan.pilot.running import PilotDirectory
+    from dpfed_kan.pilot.directory import PilotDirectory
 
     if not _show(PilotDirectory(options.directory)):
         sys.exit(1)
 
 
 def _down(options: argparse.Namespace) -> None:
-    from dpfed_kan.pilot.running import PilotDirectory
+    from dpfed_kan.pilot.directory import PilotDirectory
 
     ended = PilotDirectory(options.directory).processes.stop()
     print(f"ended: {', '.join(ended) or 'nothing was running'}")

@@ -3,93 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import re
 import secrets
-import shlex
-import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpfed_kan.pilot.certificates import make_certificates, make_node_key, write_secret
-from dpfed_kan.pilot.plan import Pilot, PilotSite, load_pilot
-from dpfed_kan.pilot.processes import Processes
+from dpfed_kan.pilot.directory import NAME, PilotDirectory
+from dpfed_kan.pilot.plan import Pilot, PilotSite
 
-NAME = "pilot"
-_APP = Path(__file__).resolve().parents[2]
 _START_SECONDS = 60.0
 _NODE_SECONDS = 150.0
 _POLL_SECONDS = 0.2
-_INTERRUPTED = 130
-_RUN_ID = re.compile(r"\b(\d{12,20})\b")
-
-
-class PilotDirectory:
-    """The files of a pilot below its directory, all of them in `run/` but the user's own.
-
-    Args:
-        path: Holds `pilot.yaml`.
-
-    Raises:
-        ValueError: If there is no such file, or it is wrong.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
-        self.pilot: Pilot = load_pilot(path)
-        self.state = self.path / "run"
-        self.keys = self.state / "keys"
-        self.flwr_home = self.state / "flwr"
-        self.processes = Processes(
-            self.state / "processes.json", log_dir=self.state / "log", mark=str(self.state)
-        )
-
-    def key(self, site: PilotSite) -> Path:
-        """Return a node's private key."""
-        return self.keys / site.site
-
-    def environment(self) -> dict[str, str]:
-        """Return what every process of the pilot is started with."""
-        return {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-            "FLWR_HOME": str(self.flwr_home),
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "PYTHONUNBUFFERED": "1",
-        }
-
-    def node_config(self, site: PilotSite) -> str:
-        """Return what a SuperNode is told of its site.
-
-        Raises:
-            ValueError: If a file is missing.
-        """
-        state = self.state / "sites" / site.site
-        config: dict[str, str | bool] = {"site": site.site, "state": str(state)}
-        config["channel-ca"] = str(self.keys / "ca.crt")
-        for name in ("data", "schema", "policy"):
-            value = getattr(site, name)
-            if value is None:
-                continue
-            path = (self.path / value).absolute()
-            if not path.is_file():
-                raise ValueError(f"{site.site}: {name} {path} is not there")
-            config[name] = str(path)
-        config |= {"allow-seed": site.allow_seed, "share-metrics": site.share_metrics}
-        words = []
-        for name, value in config.items():
-            if isinstance(value, str) and ('"' in value or "\\" in value):
-                raise ValueError(f"{site.site}: {name} may hold neither quotes nor backslashes")
-            shown = str(value).lower() if isinstance(value, bool) else f'"{value}"'
-            words.append(f"{name}={shown}")
-        return " ".join(words)
 
 
 def up(directory: PilotDirectory) -> None:
@@ -139,73 +66,6 @@ def up(directory: PilotDirectory) -> None:
         raise
 
 
-def run(directory: PilotDirectory, *, output_dir: Path, overrides: Sequence[str]) -> int:
-    """Start a training with `flwr run` and follow it to its end.
-
-    Args:
-        directory: Of a pilot that is up.
-        output_dir: Of the run.
-        overrides: As on the command line of `simulations.run`; sites, schema and the channel's
-            address and certificate come from the pilot.
-
-    Returns:
-        The exit code: 0 if the run ended with a report, 130 if it was interrupted, else 1.
-
-    Raises:
-        ValueError: If the pilot is not up.
-    """
-    if not any(started.name == "superlink" for started in directory.processes.running()):
-        raise ValueError(f"this pilot is not up: `dpfed-kan pilot up {directory.path}`")
-    resume = (output_dir / "config.yaml").exists()
-    if (output_dir / "report.json").exists():
-        raise ValueError(f"{output_dir} holds a run that has ended; give another directory")
-    words = [*_own_overrides(directory), *overrides]
-    config = directory.state / "run.toml"
-    config.write_text(
-        f"output-dir = {json.dumps(str(output_dir.absolute()))}\n"
-        f"overrides = {json.dumps(' '.join(shlex.quote(word) for word in words))}\n"
-        f"resume = {str(resume).lower()}\n",
-        encoding="utf-8",
-    )
-    command = ["flwr", "run", str(_APP), NAME, "--stream", "--run-config", str(config)]
-    with subprocess.Popen(
-        command,
-        env=directory.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as flwr:
-        run_id = None
-        try:
-            for line in flwr.stdout or ():
-                print(line, end="", flush=True)
-                found = _RUN_ID.search(line)
-                run_id = run_id or (found[1] if found else None)
-            flwr.wait()
-        except KeyboardInterrupt:
-            flwr.send_signal(signal.SIGTERM)
-            if run_id is not None:
-                _flwr(directory, "stop", run_id, NAME)
-            print(
-                "interrupted; rounds that were released stay in the ledger. The same command "
-                "continues the run"
-            )
-            return _INTERRUPTED
-    return 0 if (output_dir / "report.json").exists() else 1
-
-
-def _own_overrides(directory: PilotDirectory) -> Iterator[str]:
-    pilot, keys = directory.pilot, directory.keys
-    yield "data=deployed"
-    yield "runtime=deployed"
-    yield f"data.source.sites=[{','.join(site.site for site in pilot.sites)}]"
-    yield f"data.source.schema='{directory.path / pilot.sites[0].schema}'"
-    yield f"runtime.channel_address='{pilot.host}:{pilot.channel_port}'"
-    yield f"runtime.channel_certificate='{keys / 'server.pem'}'"
-    yield f"runtime.channel_key='{keys / 'server.key'}'"
-
-
 def _start_superlink(directory: PilotDirectory) -> None:
     pilot, keys, processes = directory.pilot, directory.keys, directory.processes
     command = ["flower-superlink", "--host", pilot.host, "--port", str(pilot.port)]
@@ -232,7 +92,7 @@ def _start_superexec(directory: PilotDirectory) -> None:
 def _register(directory: PilotDirectory) -> None:
     for site in directory.pilot.sites:
         public = f"{directory.key(site)}.pub"
-        done = _flwr(directory, "supernode", "register", public, NAME, "--name", site.site)
+        done = directory.flwr("supernode", "register", public, NAME, "--name", site.site)
         if done.returncode != 0 and "already" not in done.stdout.lower():
             raise ValueError(f"{site.site} could not be registered: {done.stdout.strip()}")
 
@@ -284,18 +144,6 @@ def _connected(log: Path, since: int) -> bool:
     with log.open("rb") as file:
         file.seek(since)
         return b"SuperNode ID" in file.read()
-
-
-def _flwr(directory: PilotDirectory, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["flwr", *words],
-        env=directory.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_START_SECONDS,
-        check=False,
-    )
 
 
 def _write_flwr_config(directory: PilotDirectory) -> None:

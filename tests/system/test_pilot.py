@@ -19,7 +19,7 @@ import yaml
 from dpfed_kan.config import to_config
 from dpfed_kan.data.heart_disease import flamby_schema
 from dpfed_kan.flower_app import compose
-from dpfed_kan.pilot.running import PilotDirectory
+from dpfed_kan.pilot.directory import PilotDirectory
 from dpfed_kan.run import run
 from tests.conftest import ROOT
 
