@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from dpfed_kan.server_plan import plan_server
 from dpfed_kan.streams import Streams
 
 _RUN_ID_FILE = "run_id"
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES}
 Listener = Callable[[int], None]
 
 
@@ -68,9 +71,10 @@ def train(
     """
     streams = experiment.streams()
     study, start = _study(experiment, streams, run_id=secrets.token_hex(16))
-    directory = RunDirectory.create(output_dir, experiment=experiment, streams=streams)
-    (directory.path / _RUN_ID_FILE).write_text(study.run_id, encoding="ascii")
-    return _train(grid, study, start, directory, streams, listener=listener)
+    with _disk(output_dir):
+        directory = RunDirectory.create(output_dir, experiment=experiment, streams=streams)
+        (directory.path / _RUN_ID_FILE).write_text(study.run_id, encoding="ascii")
+        return _train(grid, study, start, directory, streams, listener=listener)
 
 
 def resume(
@@ -99,7 +103,26 @@ def resume(
     except OSError:
         raise ValueError(f"{output_dir} holds no run of real sites: expected run_id") from None
     study, start = _study(experiment, streams, run_id=run_id)
-    return _train(grid, study, start, directory, streams, listener=listener)
+    with _disk(output_dir):
+        return _train(grid, study, start, directory, streams, listener=listener)
+
+
+@contextlib.contextmanager
+def _disk(output_dir: Path) -> Iterator[None]:
+    """Say in one line that the disk is full or closed; the ledger is whole up to there.
+
+    Raises:
+        ValueError: In place of the system's own error.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        raise ValueError(
+            f"the run stops: {output_dir} cannot be written to: {error.strerror}. What was "
+            "released is in the ledger; make room, then the same command continues the run"
+        ) from None
 
 
 def _study(experiment: Experiment, streams: Streams, *, run_id: str) -> tuple[Study, KANParams]:

@@ -93,6 +93,8 @@ class Processes:
             if names is not None and started.name not in names
         ]
         running = [started for started in self.running() if started not in others]
+        if not running:
+            return []
         sessions = {started.pid for started in running}
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             members = _members(sessions)

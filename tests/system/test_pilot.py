@@ -116,7 +116,7 @@ def simulated(heart: Path, tmp_path: Path, *overrides: str) -> bytes:
     experiment = compose(
         f"data=csv data.held_out_by=site data.source.root={root} "
         f"data.source.schema={heart / 'schema.yaml'} 'data.source.files=[{listed}]' "
-        f"runtime=in_process {' '.join([*STUDY, *overrides])}"
+        f"runtime=in_process {' '.join(overrides)}"
     )
     return final_params(run(experiment, tmp_path / "simulated").directory.path)
 
@@ -134,7 +134,7 @@ def test_status_says_what_runs_and_keys_are_the_owners_only(up: Path) -> None:
 def test_a_hundred_rounds_over_the_channel_equal_the_simulation(up: Path, tmp_path: Path) -> None:
     done = command("run", str(up), str(tmp_path / "out"), "num_rounds=100", *STUDY)
     assert done.returncode == 0, done.stdout
-    assert final_params(tmp_path / "out") == simulated(up, tmp_path, "num_rounds=100")
+    assert final_params(tmp_path / "out") == simulated(up, tmp_path, *STUDY, "num_rounds=100")
     found = report(tmp_path / "out")
     assert found["deployment"]["transport"] == "channel"
     assert found["deployment"]["seconds_per_round"] < 1.0
@@ -148,7 +148,7 @@ def test_a_few_rounds_by_flowers_own_messages_equal_the_simulation(
     words = ["num_rounds=3", "runtime.transport=native", *STUDY]
     done = command("run", str(up), str(tmp_path / "out"), *words)
     assert done.returncode == 0, done.stdout
-    assert final_params(tmp_path / "out") == simulated(up, tmp_path, "num_rounds=3")
+    assert final_params(tmp_path / "out") == simulated(up, tmp_path, *STUDY, "num_rounds=3")
     print("seconds per round, native:", report(tmp_path / "out")["deployment"])
 
 
@@ -156,16 +156,8 @@ def test_an_interrupted_run_ends_within_20_s_and_the_same_command_continues_it(
     up: Path, tmp_path: Path
 ) -> None:
     words = ["run", str(up), str(tmp_path / "out"), "num_rounds=600", *STUDY]
-    running = subprocess.Popen(
-        [sys.executable, "-m", "dpfed_kan.cli", "pilot", *words],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "out" / "checkpoint.npz").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    running = start_run(up, tmp_path / "out", "num_rounds=600", *STUDY)
+    await_rounds(tmp_path / "out", 5)
     running.send_signal(signal.SIGINT)
     begun = time.monotonic()
     said, _ = running.communicate(timeout=60)
@@ -181,7 +173,7 @@ def test_an_interrupted_run_ends_within_20_s_and_the_same_command_continues_it(
     after = (tmp_path / "out" / "ledger.jsonl").read_text()
     assert after.startswith(released)
     assert len(after.splitlines()) == 601
-    assert final_params(tmp_path / "out") == simulated(up, tmp_path, "num_rounds=600")
+    assert final_params(tmp_path / "out") == simulated(up, tmp_path, *STUDY, "num_rounds=600")
 
 
 def apps_of(sessions: set[int]) -> list[str]:
@@ -196,3 +188,86 @@ def apps_of(sessions: set[int]) -> list[str]:
         if len(row) == 3 and int(row[0]) in sessions and "app" in row[2] and "Z" not in row[1]
         if "flwr-serverapp" in row[2] or "flwr-clientapp" in row[2]
     ]
+
+
+def start_run(up: Path, output_dir: Path, *overrides: str) -> subprocess.Popen[str]:
+    words = ["run", str(up), str(output_dir), *overrides]
+    return subprocess.Popen(
+        [sys.executable, "-m", "dpfed_kan.cli", "pilot", *words],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def await_rounds(output_dir: Path, number: int) -> None:
+    deadline = time.monotonic() + 120
+    path = output_dir / "metrics.jsonl"
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text().count("\n") >= number:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{number} rounds were not reached")
+
+
+LONG = ["seed=11", "noise=none", "privacy.target_epsilon=null", "num_rounds=1500"]
+
+
+@pytest.mark.parametrize("victim", ["superlink", "client"])
+def test_a_run_goes_on_when_a_process_is_killed(up: Path, tmp_path: Path, victim: str) -> None:
+    """The SuperLink's death stops no channel run; a client's is followed by a new invitation."""
+    running = start_run(up, tmp_path / "out", *LONG)
+    await_rounds(tmp_path / "out", 20)
+    processes = {s.name: s.pid for s in PilotDirectory(up).processes.running()}
+    if victim == "superlink":
+        os.kill(processes["superlink"], signal.SIGKILL)
+        time.sleep(3)
+        again = command("up", str(up))
+        assert again.returncode == 0, again.stderr
+    else:
+        os.kill(client_of(processes["va"]), signal.SIGKILL)
+    deadline = time.monotonic() + 240
+    while not (tmp_path / "out" / "report.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    said, _ = running.communicate(timeout=60)
+    assert (tmp_path / "out" / "report.json").exists(), said
+    assert len((tmp_path / "out" / "ledger.jsonl").read_text().splitlines()) == 1501
+    assert final_params(tmp_path / "out") == simulated(up, tmp_path, *LONG)
+
+
+def client_of(session: int) -> int:
+    listed = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=,sess=,stat=,args="],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [line.split(maxsplit=3) for line in listed.stdout.splitlines()]
+    (pid,) = (
+        int(row[0])
+        for row in rows
+        if len(row) == 4 and int(row[1]) == session and "flwr-clientapp" in row[3]
+        if "Z" not in row[2]
+    )
+    return pid
+
+
+def test_a_server_that_is_killed_is_resumed_by_the_same_command(up: Path, tmp_path: Path) -> None:
+    running = start_run(up, tmp_path / "out", *LONG)
+    await_rounds(tmp_path / "out", 20)
+    superexec = {s.name: s.pid for s in PilotDirectory(up).processes.running()}["superexec"]
+    listed = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=,sess=,args="], capture_output=True, text=True, check=True
+    )
+    for line in listed.stdout.splitlines():
+        pid, session, words = line.split(maxsplit=2)
+        if int(session) == superexec and "flwr-serverapp" in words:
+            os.kill(int(pid), signal.SIGKILL)
+    running.communicate(timeout=120)
+    assert running.returncode == 1
+    released = (tmp_path / "out" / "ledger.jsonl").read_text()
+    done = command("run", str(up), str(tmp_path / "out"), *LONG)
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "out" / "ledger.jsonl").read_text().startswith(released)
+    assert final_params(tmp_path / "out") == simulated(up, tmp_path, *LONG)
