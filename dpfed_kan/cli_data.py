@@ -10,16 +10,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from rich.console import Console
 from rich.table import Table as Shown
 
-from dpfed_kan.config import build
+from dpfed_kan.config import build, drop_interpolated
 from dpfed_kan.data.encoding import encode, encoded_names
 from dpfed_kan.data.findings import row_numbers
 from dpfed_kan.data.reader import Table, read_table
 from dpfed_kan.data.schema import Schema
 from dpfed_kan.schema_file import load_schema
+from dpfed_kan.sites.plan import Plan, read_plan
 
 _FEW = 20
 
@@ -45,14 +47,17 @@ def add_plan(verbs: Any) -> None:
     """Add the verb to the command's parser."""
     verb = verbs.add_parser(
         "plan",
-        help="who would hold what, and at which ε",
+        help="what sites would approve, who would hold what, at which ε",
         description=(
-            "Show each site's n_k, class shares, q_k and ε_k before training. The configuration "
-            "is a run's config.yaml, or what `python -m simulations.run --cfg job --resolve` "
-            "prints. With seed: null every plan draws its own partition."
+            "Show each site's n_k, class shares, q_k and ε_k before training, then the plan, which "
+            "is all that touches privacy, and its hash, for a site's allowed_plans. The "
+            "configuration is a run's config.yaml, or what `python -m simulations.run --cfg job "
+            "--resolve` prints. With seed: null every plan draws its own partition. Of a plan that "
+            "was saved (.json) the plan and its hash are shown."
         ),
     )
-    verb.add_argument("config", type=Path, help="a resolved configuration, YAML")
+    verb.add_argument("config", type=Path, help="a resolved configuration, YAML; or a saved plan")
+    verb.add_argument("--save", type=Path, help="write the plan here (.json), to send to the sites")
     verb.add_argument("--plot", type=Path, help="write a heat map (extra `plots`)")
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(answer=_plan)
@@ -62,32 +67,57 @@ def _plan(options: argparse.Namespace) -> None:
     # what the other verbs need not wait for
     from dpfed_kan.planning import as_table, plan_sites, save_heat_map
 
-    experiment = build(_settings(options.config))
-    rows, left_out = plan_sites(experiment)
-    if options.plot is not None:
-        save_heat_map(rows, options.plot)
-    if options.json:
-        sites = [{**asdict(row), "epsilon": _json_number(row.epsilon)} for row in rows]
-        print(json.dumps({"sites": sites, "left_out": left_out}, indent=2, ensure_ascii=False))
-        return
     console = Console()
-    console.print(as_table(rows, unit=experiment.privacy.privacy_unit))
-    for site, reason in left_out.items():
+    if options.config.suffix == ".json":
+        _show_plan(read_plan(_text(options.config)), options)
+        return
+    experiment = build(_settings(options.config))
+    planned = plan_sites(experiment)
+    if options.plot is not None:
+        save_heat_map(planned.rows, options.plot)
+    if options.json:
+        sites = [{**asdict(row), "epsilon": _json_number(row.epsilon)} for row in planned.rows]
+        _show_plan(planned.plan, options, sites=sites, left_out=dict(planned.left_out))
+        return
+    console.print(as_table(planned.rows, unit=experiment.privacy.privacy_unit))
+    for site, reason in planned.left_out.items():
         console.print(f"{site} takes no part: {reason}", style="bold", highlight=False)
+    _show_plan(planned.plan, options)
+
+
+def _show_plan(plan: Plan, options: argparse.Namespace, **more: Any) -> None:
+    shown = json.dumps(plan.as_plain(), indent=2, sort_keys=True)
+    if options.save is not None:
+        try:
+            options.save.write_text(shown + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ValueError(f"{options.save} cannot be written: {error.strerror}") from None
+    if options.json:
+        found = more | {"plan": plan.as_plain(), "plan_sha256": plan.sha256}
+        print(json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    print(shown)
+    print(f"plan hash: {plan.sha256}")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{path.absolute()} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text in UTF-8") from None
 
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path.absolute()} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
+        content = yaml.safe_load(_text(path))
+    except yaml.YAMLError:
         raise ValueError(f"{path} is not a YAML file in UTF-8") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no configuration")
     content.pop("resume", None)
-    if isinstance(content.get("data"), dict):
-        content["data"].pop("root", None)  # serves interpolation only
+    drop_interpolated(content)
     return content
 
 
@@ -111,12 +141,21 @@ def _check_data(options: argparse.Namespace) -> None:
 
 def _found(table: Table, schema: Schema) -> dict[str, Any]:
     accepted = None if table.fatal else encode(table, schema)
+    positive = classes = None
+    if accepted is not None and schema.label.classes:
+        counts = np.bincount(accepted.labels.astype(np.intp), minlength=schema.label.num_classes)
+        classes = {
+            each.name: int(count) for each, count in zip(schema.label.classes, counts, strict=True)
+        }
+    elif accepted is not None:
+        positive = int((accepted.labels > 0).sum())
     return {
         "rows": table.num_rows,
         "accepted": 0 if accepted is None else len(accepted),
         "refused": bool(table.fatal),
         "features": list(encoded_names(schema)),
-        "positive": None if accepted is None else int((accepted.labels > 0).sum()),
+        "positive": positive,
+        "classes": classes,
         "patients": None if table.patients is None else len(set(table.patients.tolist())),
         "findings": [{**asdict(finding), "count": len(finding.rows)} for finding in table.findings],
     }
@@ -149,9 +188,12 @@ def _show(table: Table, found: dict[str, Any]) -> None:
         )
         return
     patients = "" if found["patients"] is None else f" of {found['patients']} patients"
+    labels = f"{found['positive']} positive"
+    if found["classes"] is not None:
+        labels = ", ".join(f"{count} {name}" for name, count in found["classes"].items())
     console.print(
-        f"Accepted: {found['accepted']} of {found['rows']} rows{patients}, {found['positive']} "
-        f"positive, encoded into {len(found['features'])} columns.",
+        f"Accepted: {found['accepted']} of {found['rows']} rows{patients}, {labels}, encoded into "
+        f"{len(found['features'])} columns.",
         style="bold",
         highlight=False,
     )

@@ -64,6 +64,13 @@ def to_config(value: Any) -> Any:
     return value
 
 
+def drop_interpolated(settings: dict[str, Any]) -> None:
+    """Drop what of a resolved configuration only serves interpolation: partition and data.root."""
+    settings.pop("partition", None)
+    if isinstance(settings.get("data"), dict):
+        settings["data"].pop("root", None)
+
+
 def nearest(name: str, names: list[str]) -> str:
     """Return ' (did you mean ...?)' or the list of what there is."""
     match = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

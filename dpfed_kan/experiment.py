@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from dpfed_kan._validate import check_choice, check_count, check_number, check_positive
 from dpfed_kan.data.federation import FederatedData
 from dpfed_kan.federated.deployed import Deployed
-from dpfed_kan.flower.runtimes import InProcess, Ray
+from dpfed_kan.federated.runtimes import Fused, InProcess, Ray
 from dpfed_kan.kan import TwoLayerKAN
 from dpfed_kan.models.spec import CNN, MLP, UserModule
-from dpfed_kan.privacy.accounting.sites import records_of_account
-from dpfed_kan.privacy.calibration import calibrate
 from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
 from dpfed_kan.privacy.mechanism import (
     PRIVACY_UNITS,
@@ -29,6 +27,8 @@ from dpfed_kan.update.adam_bc import DPAdamBC
 from dpfed_kan.update.macadam import DPMacAdam
 from dpfed_kan.update.macadam_bc import DPMacAdamBC
 from dpfed_kan.update.sgd import ProjectedSGD
+
+_MEASUREMENTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,8 @@ class Experiment:
         update: From a release to new params.
         runtime: Where the sites run.
         num_rounds: T.
-        evaluate_every: Rounds between two measurements on the held-out records.
+        evaluate_every: Rounds between two measurements on the held-out records; None for twenty
+            measurements in a run.
         seed: None for fresh randomness of the operating system; a number makes the run a
             declared simulation, noise included, and the report says so.
     """
@@ -98,14 +99,15 @@ class Experiment:
     noise: GaussianNoise | NoNoise
     privacy: PrivacySettings
     update: ProjectedSGD | DPAdam | DPAdamBC | AdaClip | DPMacAdam | DPMacAdamBC
-    runtime: InProcess | Ray | Deployed
+    runtime: Fused | InProcess | Ray | Deployed
     num_rounds: int
-    evaluate_every: int = 1
+    evaluate_every: int | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
         check_count("num_rounds", self.num_rounds)
-        check_count("evaluate_every", self.evaluate_every)
+        if self.evaluate_every is not None:
+            check_count("evaluate_every", self.evaluate_every)
         calibrated = self.noise.noise_multiplier is None
         if calibrated and self.privacy.target_epsilon is None:
             raise ValueError(
@@ -118,6 +120,11 @@ class Experiment:
                 "the noise is determined twice: with noise.noise_multiplier given, set "
                 "privacy.target_epsilon=null (the report says what ε was spent)"
             )
+
+    @property
+    def evaluation_interval(self) -> int:
+        """Rounds between two measurements."""
+        return self.evaluate_every or max(1, self.num_rounds // _MEASUREMENTS)
 
     def streams(self) -> Streams:
         """Return the run's streams: fresh, or of the seed."""
@@ -140,6 +147,9 @@ class Experiment:
         )
         if self.noise.noise_multiplier is not None or self.privacy.target_epsilon is None:
             return mechanism
+        from dpfed_kan.privacy.accounting.sites import records_of_account  # loads scipy: when
+        from dpfed_kan.privacy.calibration import calibrate  # needed, not when configured
+
         smallest = min(num_records, key=lambda site: num_records[site])  # has the largest q_k
         calibrated = calibrate(
             mechanism.at_site(num_records[smallest]),

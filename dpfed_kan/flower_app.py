@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from dpfed_kan.config import build, to_config
+from dpfed_kan.config import build, drop_interpolated, to_config
 from dpfed_kan.deployment import training
 from dpfed_kan.deployment.reporting import deployment_as_json, print_deployment
 from dpfed_kan.deployment.serving import OwnSite
@@ -61,6 +61,7 @@ def compose(overrides: str) -> Experiment:
             "resume: continue a run with `python -m simulations.run resume=DIR`; it goes on bit "
             "for bit wherever it was started"
         )
+    drop_interpolated(settings)
     _place_schema(settings)
     experiment: Experiment = build(settings)
     return experiment
@@ -68,9 +69,7 @@ def compose(overrides: str) -> Experiment:
 
 def _place_schema(settings: dict[str, Any]) -> None:
     """Put a schema that is named by its file in its place."""
-    data = settings.get("data", {})
-    data.pop("root", None)  # serves interpolation only
-    source = data.get("source", {})
+    source = settings.get("data", {}).get("source", {})
     if isinstance(source.get("schema"), str):
         source["schema"] = to_config(load_schema(Path(source["schema"])))
 

@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
 from dpfed_kan.assessment import Assessment, assess
-from dpfed_kan.evaluation import Utility, evaluate
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.deployed import Deployed
-from dpfed_kan.federated.server import Server, rounds
-from dpfed_kan.flower.exchange import meet_sites
-from dpfed_kan.flower.runtimes import Grid, Runtime
-from dpfed_kan.models import port
+from dpfed_kan.federated.runtimes import Fused
+from dpfed_kan.federated.server import SumOverSites
+from dpfed_kan.planning import Planned, planned
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
-from dpfed_kan.privacy.accounting.running import RunningAccount
-from dpfed_kan.privacy.accounting.sites import records_of_account
-from dpfed_kan.privacy.clipping import Vector
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.run_directory import RunDirectory
-from dpfed_kan.server_plan import plan_server
-from dpfed_kan.simulated_sites import SimulatedSites
-from dpfed_kan.streams import Streams
-from dpfed_kan.update.rule import UpdateState
+from dpfed_kan.training import PreparedRun, Progress
 
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """A run after one more round.
-
-    Args:
-        num_rounds: Rounds released so far.
-        planned_rounds: T.
-        epsilon: Upper bound on ε of the rounds so far; None where it was not computed.
-        utility: On the held-out records; None where it was not measured.
-    """
-
-    num_rounds: int
-    planned_rounds: int
-    epsilon: float | None
-    utility: Utility | None
+if TYPE_CHECKING:
+    from dpfed_kan.flower.runtimes import Grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +57,9 @@ class Run:
     seconds: float
 
 
+RESERVED_AHEAD = 100  # rounds of a simulation between two waits for the disk
 Listener = Callable[[Progress], None]
+Announce = Callable[[Planned], None]
 
 
 def run(
@@ -87,6 +68,7 @@ def run(
     *,
     stop_after: int | None = None,
     listener: Listener | None = None,
+    announce: Announce | None = None,
     grid: Grid | None = None,
 ) -> Run:
     """Train from the start.
@@ -96,6 +78,7 @@ def run(
         output_dir: Holds no run yet; created if absent.
         stop_after: Stop once this many rounds are over, as an interruption would.
         listener: Told of every round.
+        announce: Told what is planned, before the first.
         grid: Of sites that run already, under `flwr run`; None to have the experiment's
             runtime start them.
 
@@ -104,9 +87,16 @@ def run(
         RoundRefused: If a site fails or sends what it may not.
     """
     streams = experiment.streams()
-    plan = _plan(experiment, streams)
+    plan = PreparedRun.of(experiment, streams)
     directory = RunDirectory.create(output_dir, experiment=experiment, streams=streams)
-    return _train(plan, directory, stop_after=stop_after, listener=listener, grid=grid)
+    return _train(
+        plan,
+        directory,
+        stop_after=stop_after,
+        listener=listener,
+        announce=announce,
+        grid=grid,
+    )
 
 
 def resume(
@@ -114,6 +104,7 @@ def resume(
     *,
     stop_after: int | None = None,
     listener: Listener | None = None,
+    announce: Announce | None = None,
 ) -> Run:
     """Continue a run after its last checkpoint; it ends as an unbroken one, bit for bit.
 
@@ -121,102 +112,70 @@ def resume(
         output_dir: Of the run.
         stop_after: As in `run`.
         listener: As in `run`.
+        announce: As in `run`.
 
     Raises:
         ValueError: If there is no run, or its ledger and plan disagree.
         RoundRefused: As in `run`.
     """
     directory, experiment, streams = RunDirectory.open(output_dir)
-    return _train(_plan(experiment, streams), directory, stop_after=stop_after, listener=listener)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    experiment: Experiment
-    runtime: Runtime
-    streams: Streams
-    sites: SimulatedSites
-    server: Server
-
-
-def _plan(experiment: Experiment, streams: Streams) -> _Plan:
-    """Load, check, calibrate: all that can fail before anything is written."""
-    runtime = experiment.runtime
-    if isinstance(runtime, Deployed):
-        raise ValueError(
-            "runtime=deployed waits for sites that are processes of their own: start it with "
-            "`dpfed-kan pilot run` or `flwr run`, or simulate with runtime=in_process"
-        )
-    sites = SimulatedSites(experiment, streams)
-    return _Plan(
-        experiment=experiment,
-        runtime=runtime,
-        streams=streams,
-        sites=sites,
-        server=plan_server(experiment, sites.num_records),
+    return _train(
+        PreparedRun.of(experiment, streams),
+        directory,
+        stop_after=stop_after,
+        listener=listener,
+        announce=announce,
     )
 
 
 def _train(
-    plan: _Plan,
+    plan: PreparedRun,
     directory: RunDirectory,
     *,
     stop_after: int | None,
     listener: Listener | None,
+    announce: Announce | None,
     grid: Grid | None = None,
 ) -> Run:
     experiment, server, held_out = plan.experiment, plan.server, plan.sites.federation.held_out
-    delta = experiment.privacy.target_delta
-    layout = port.layout(plan.sites.model, plan.sites.input_dim)
-    state = directory.load_checkpoint() or experiment.update.start(
-        plan.sites.params.trainable, num_rounds=experiment.num_rounds
-    )
+    state = plan.start(directory)
     directory.drop_metrics_after(state.num_steps)
     ledger = Ledger(
-        mechanism=server.mechanism, num_records=server.num_records, path=directory.ledger_path
+        mechanism=server.mechanism,
+        num_records=server.num_records,
+        path=directory.ledger_path,
+        reserve_ahead=1 if grid is not None else RESERVED_AHEAD,
     )
 
-    model = plan.sites.model
-    labels_are: Any = {"loss": model.loss, "huber_delta": model.huber_delta}
-
-    def scores(at: UpdateState) -> Vector:
-        return port.decisions(model, at.model_params, plan.sites.params.frozen, held_out.features)
-
-    def main(grid: Grid) -> None:
+    def main(sum_over_sites: SumOverSites) -> None:
         nonlocal state
-        exchange = meet_sites(
-            grid,
-            num_records=server.num_records,
-            num_params=len(state.params),
-            settings=plan.sites.settings,
-            timeout=plan.runtime.timeout,
+        steps = plan.training(
+            state,
+            directory=directory,
+            ledger=ledger,
+            sum_over_sites=sum_over_sites,
+            stop_after=stop_after,
         )
-        spent = _running_account(server, delta)
-        left = rounds(server, state, exchange=exchange, streams=plan.streams, ledger=ledger)
-        for state in left:
-            directory.save_checkpoint(state, frozen=plan.sites.params.frozen, layout=layout)
-            last = state.num_steps in (experiment.num_rounds, stop_after)
-            due = last or state.num_steps % experiment.evaluate_every == 0
-            progress = Progress(
-                num_rounds=state.num_steps,
-                planned_rounds=experiment.num_rounds,
-                epsilon=spent.epsilon(state.num_steps) if due else None,
-                utility=evaluate(scores(state), held_out.labels, **labels_are) if due else None,
+        if announce is not None:
+            announce(
+                planned(
+                    server.mechanism,
+                    server.num_records,
+                    epsilon=plan.spent.full.epsilon,
+                    privacy_unit=experiment.privacy.privacy_unit,
+                )
             )
-            directory.append_metrics(_metrics_row(progress, state))
-            if listener is not None:
-                listener(progress)
-            if state.num_steps == stop_after:
-                return
+        with contextlib.closing(steps):
+            for after, progress in steps:
+                state = after
+                if listener is not None:
+                    listener(progress)
 
     start = time.perf_counter()
     already = stop_after is not None and state.num_steps >= stop_after
     if state.num_steps < experiment.num_rounds and not already:
-        if grid is None:
-            plan.runtime.run(plan.sites, num_sites=len(server.num_records), main=main)
-        else:
-            with threadpool_limits(plan.runtime.num_threads):
-                main(grid)
+        _with_sites(plan, main, grid=grid)
+    delta = experiment.privacy.target_delta
     per_site = ledger.spent_per_site(delta=delta, cross_check=True)
     return Run(
         experiment=experiment,
@@ -226,30 +185,41 @@ def _train(
         num_records=server.num_records,
         left_out=plan.sites.federation.left_out,
         seeded=plan.streams.seeded,
-        assessment=assess(scores(state), held_out.labels, held_out.sites, **labels_are),
+        assessment=assess(plan.scores(state), held_out.labels, held_out.sites, **plan.labels_are),
         share_projected=state.num_projected / max(1, state.num_steps),
         finished=state.num_steps == experiment.num_rounds,
         seconds=time.perf_counter() - start,
     )
 
 
-def _running_account(server: Server, delta: float) -> RunningAccount:
-    """Return ε so far at the worst site, the one that samples its records most often."""
-    smallest = min(server.num_records, key=lambda site: server.num_records[site])
-    return RunningAccount(
-        server.mechanism.at_site(server.num_records[smallest]),
-        delta=delta,
-        num_records=records_of_account(server.mechanism, server.num_records, smallest),
-    )
+def _with_sites(
+    plan: PreparedRun, main: Callable[[SumOverSites], None], *, grid: Grid | None
+) -> None:
+    """Call `main` with the way to the sites that the runtime asks for."""
+    runtime, server = plan.experiment.runtime, plan.server
+    if isinstance(runtime, Fused):
+        if grid is not None:
+            raise ValueError("runtime=fused sends no messages: use runtime=in_process here")
+        with threadpool_limits(runtime.num_threads):
+            main(plan.sites.fused())
+        return
+    if isinstance(runtime, Deployed):
+        raise TypeError("a deployment has no simulated sites")
+    from dpfed_kan.flower.exchange import meet_sites  # loads flwr, which fused runs do without
+    from dpfed_kan.flower.runtimes import start
 
+    def over(grid: Grid) -> None:
+        exchange = meet_sites(
+            grid,
+            num_records=server.num_records,
+            num_params=len(plan.sites.params.trainable),
+            settings=plan.sites.settings,
+            timeout=runtime.timeout,
+        )
+        main(server.over(exchange))
 
-def _metrics_row(progress: Progress, state: UpdateState) -> dict[str, Any]:
-    epsilon = progress.epsilon
-    utility = {} if progress.utility is None else asdict(progress.utility)
-    return {
-        "round": progress.num_rounds,
-        "epsilon": "infinity" if epsilon == float("inf") else epsilon,
-        "num_projected": state.num_projected,
-        **state.diagnostics,
-        **{f"held_out_{name}": value for name, value in utility.items()},
-    }
+    if grid is None:
+        start(runtime, plan.sites, num_sites=len(server.num_records), main=over)
+    else:
+        with threadpool_limits(runtime.num_threads):
+            over(grid)

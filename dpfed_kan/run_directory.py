@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import yaml
@@ -17,12 +19,14 @@ from dpfed_kan.streams import Streams
 from dpfed_kan.update.checkpoint import from_arrays, to_arrays
 from dpfed_kan.update.rule import UpdateState
 
+_TIMES_ITS_COST = 20.0
+
 
 class RunDirectory:
     """The files of one run.
 
     `config.yaml` (resolved), `key` (secret, owner only), `ledger.jsonl`, `metrics.jsonl`,
-    `checkpoint.npz` (after every round), `report.json` (at the end).
+    `checkpoint.npz` (every few rounds and at the end), `report.json` (at the end).
 
     Args:
         path: An existing directory.
@@ -36,6 +40,7 @@ class RunDirectory:
         self.checkpoint_path = path / "checkpoint.npz"
         self.report_path = path / "report.json"
         self._key_path = path / "key"
+        self._metrics: TextIO | None = None
 
     @classmethod
     def create(cls, path: Path, *, experiment: object, streams: Streams) -> RunDirectory:
@@ -84,6 +89,7 @@ class RunDirectory:
             frozen: Parameters that are not trained.
             layout: Names and shapes of the trained parameters.
         """
+        self._flush_metrics()
         temporary = self.checkpoint_path.with_suffix(".tmp")
         with temporary.open("wb") as file:
             np.savez(
@@ -105,12 +111,15 @@ class RunDirectory:
             return from_arrays({name: saved[name] for name in saved.files})
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Add one round's metrics."""
-        with self.metrics_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
+        """Add one round's metrics; `save_checkpoint` has them written out first."""
+        if self._metrics is None:
+            self._metrics = self.metrics_path.open("a", encoding="utf-8")
+            weakref.finalize(self, self._metrics.close)
+        self._metrics.write(json.dumps(row, allow_nan=False) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the metrics of the rounds so far."""
+        self._flush_metrics()
         if not self.metrics_path.is_file():
             return []
         lines = self.metrics_path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -119,9 +128,11 @@ class RunDirectory:
     def drop_metrics_after(self, num_rounds: int) -> None:
         """Forget metrics of rounds that a crash left without a checkpoint."""
         rows = [row for row in self.read_metrics() if row["round"] <= num_rounds]
+        self._metrics = None
         self.metrics_path.unlink(missing_ok=True)
         for row in rows:
             self.append_metrics(row)
+        self._flush_metrics()
 
     def save_report(self, report: Mapping[str, Any]) -> None:
         """Write the final report; valid JSON, without NaN or Infinity."""
@@ -130,9 +141,47 @@ class RunDirectory:
         temporary.write_text(text + "\n", encoding="utf-8")
         temporary.replace(self.report_path)
 
+    def _flush_metrics(self) -> None:
+        if self._metrics is not None:
+            self._metrics.flush()
+
     def _sync_directory(self) -> None:
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+class Checkpoints:
+    """Checkpoints as often as costs a twentieth of the time; the rest is run again after a crash.
+
+    A round that is run again is released again, the same bit for bit: it costs time, no privacy.
+
+    Args:
+        directory: Of the run.
+        frozen: Parameters that are not trained.
+        layout: Names and shapes of the trained parameters.
+    """
+
+    def __init__(self, directory: RunDirectory, *, frozen: Vector, layout: object) -> None:
+        self._directory = directory
+        self._frozen = frozen
+        self._layout = layout
+        self._unsaved: UpdateState | None = None
+        self._last = self._cost = 0.0
+
+    def offer(self, state: UpdateState) -> None:
+        """Save the state after a round, if it is time."""
+        self._unsaved = state
+        if time.perf_counter() - self._last >= _TIMES_ITS_COST * self._cost:
+            self.save()
+
+    def save(self) -> None:
+        """Save the last state that was offered, if it is not saved yet."""
+        if self._unsaved is None:
+            return
+        start = time.perf_counter()
+        self._directory.save_checkpoint(self._unsaved, frozen=self._frozen, layout=self._layout)
+        self._unsaved, self._last = None, time.perf_counter()
+        self._cost = self._last - start

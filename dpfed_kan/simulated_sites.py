@@ -12,10 +12,12 @@ from dpfed_kan.config import build, to_config
 from dpfed_kan.data.federation import Federation
 from dpfed_kan.data.records import Records
 from dpfed_kan.experiment import Experiment
+from dpfed_kan.federated.fused import FusedSites, UnionSite
 from dpfed_kan.federated.site import Site
 from dpfed_kan.kan import KANParams
 from dpfed_kan.kan.device import check_device
 from dpfed_kan.models import port
+from dpfed_kan.privacy.clipping import Matrix, Vector
 from dpfed_kan.privacy.joint_sampling import at_site
 from dpfed_kan.streams import Streams
 
@@ -72,6 +74,42 @@ class SimulatedSites:
             self._sites[partition_id] = self._build(partition_id)
         return self._sites[partition_id]
 
+    def fused(self) -> FusedSites:
+        """Return all sites as one: the same draws and, up to rounding, the same sums."""
+        names = sorted(self.num_records)
+        shards = [self.federation.shards[name] for name in names]
+        gradients = self._gradients(
+            np.concatenate([shard.features for shard in shards]),
+            np.concatenate([shard.labels for shard in shards]),
+        )
+        firsts = np.cumsum([0, *(self.num_records[name] for name in names)]).tolist()
+        sites = {
+            name: UnionSite(
+                num_records=self.num_records[name],
+                sampling=at_site(self._experiment.sampling, self.num_records[name]),
+                streams=self._streams.for_site(name),
+                first=first,
+            )
+            for name, first in zip(names, firsts[:-1], strict=True)
+        }
+        patients = [self._patients[name] + sites[name].first for name in names if self._patients]
+        return FusedSites(
+            sites=sites,
+            gradients=gradients,
+            l2_clip_norm=self._experiment.privacy.l2_clip_norm,
+            patients=np.concatenate(patients) if patients else None,
+            rows_at_once=gradients.rows_at_once,
+        )
+
+    def _gradients(self, features: Matrix, labels: Vector) -> port.Gradients:
+        return port.gradients(
+            self.model,
+            frozen=self.params.frozen,
+            features=features,
+            labels=labels,
+            device=self._experiment.runtime.device,
+        )
+
     def __reduce__(self) -> tuple[object, ...]:
         return simulated_sites, (self.settings,)
 
@@ -80,13 +118,7 @@ class SimulatedSites:
         if not 0 <= partition_id < len(names):
             raise ValueError(f"expected partition-id {partition_id} in [0, {len(names)})")
         shard = self.federation.shards[names[partition_id]]
-        gradients = port.gradients(
-            self.model,
-            frozen=self.params.frozen,
-            features=shard.features,
-            labels=shard.labels,
-            device=self._experiment.runtime.device,
-        )
+        gradients = self._gradients(shard.features, shard.labels)
         return Site(
             name=names[partition_id],
             num_records=self.num_records[names[partition_id]],
@@ -131,14 +163,21 @@ def _check_labels(model: port.Model, records: Records) -> None:
     Raises:
         ValueError: If the two do not fit.
     """
-    wanted = {"logistic": 2, "softmax": model.num_outputs}.get(model.loss)
-    if records.num_classes != wanted:
-        kinds = {None: "numbers to predict", 2: "two classes"}
-        found = kinds.get(records.num_classes, f"{records.num_classes} classes")
+    match records.num_classes:
+        case None:
+            found, wanted = "numbers to predict", ("squared", 1)
+            fits = model.loss in ("squared", "huber") and model.num_outputs == 1
+        case 2:
+            found, wanted = "two classes", ("logistic", 1)
+            fits = (model.loss, model.num_outputs) == wanted
+        case num_classes:
+            found, wanted = f"{num_classes} classes", ("softmax", num_classes)
+            fits = (model.loss, model.num_outputs) == wanted
+    if not fits:
         raise ValueError(
             f"the data has {found}, but model.loss={model.loss} with "
-            f"model.num_outputs={model.num_outputs} is for other labels: use logistic and 1 for "
-            "two classes, softmax and K for K > 2 classes, squared or huber and 1 for numbers"
+            f"model.num_outputs={model.num_outputs} is for other labels: set "
+            f"model.loss={wanted[0]} model.num_outputs={wanted[1]}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The progress bar of a run: rounds, held-out loss, ε so far."""
+"""A run on the screen: what is planned, then rounds, held-out loss, ε so far."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dpfed_kan.run import Progress as RoundProgress
+from dpfed_kan.planning import Planned, as_public_table
+from dpfed_kan.training import Progress as RoundProgress
 
 
 class RunProgress:
@@ -20,6 +21,7 @@ class RunProgress:
     """
 
     def __init__(self, console: Console) -> None:
+        self._console = console
         self._progress = Progress(
             TextColumn("round"),
             MofNCompleteColumn(),
@@ -42,6 +44,10 @@ class RunProgress:
     ) -> None:
         """Stop drawing."""
         self._progress.stop()
+
+    def announce(self, planned: Planned) -> None:
+        """Show what is planned, before the first round."""
+        self._console.print(as_public_table(planned), highlight=False)
 
     def __call__(self, progress: RoundProgress) -> None:
         """Show one more round."""

@@ -48,37 +48,37 @@ def _run(config: DictConfig, output_dir: Path) -> None:
         raise ValueError("\n".join(f"{key}: a value is required" for key in missing))
     settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     resume_dir = settings.pop("resume", None)
+    from dpfed_kan.config import build, drop_interpolated
+
+    drop_interpolated(settings)
+    _place_files(settings)
+    experiment = build(settings) if resume_dir is None else None  # refused before torch is loaded
     from rich.console import Console
 
     from dpfed_kan.report import as_json, print_report
+    from dpfed_kan.run import resume, run
     from simulations.progress import RunProgress
 
-    _place_files(settings)
     console = Console()
     with RunProgress(console) as progress:
-        if resume_dir is None:
-            from dpfed_kan.config import build
-            from dpfed_kan.run import run
-
-            result = run(build(settings), output_dir, listener=progress)
+        if experiment is not None:
+            result = run(experiment, output_dir, listener=progress, announce=progress.announce)
         else:
-            from dpfed_kan.run import resume
-
             _remove_if_empty(output_dir)
-            result = resume(_resumable(str(resume_dir)), listener=progress)
+            result = resume(
+                _resumable(str(resume_dir)), listener=progress, announce=progress.announce
+            )
     result.directory.save_report(as_json(result))
     print_report(result, console)
 
 
 def _place_files(settings: dict[str, Any]) -> None:
-    """Let data.root and a schema's path count from where the command was given.
+    """Let the source's root and a schema's path count from where the command was given.
 
-    `data.root` only serves interpolation; the source has the absolute path, so that a run can
-    be continued from anywhere. A schema that is named by its file is put in its place.
+    The path becomes absolute, so that a run can be continued from anywhere. A schema that is named
+    by its file is put in its place.
     """
-    data = settings.get("data", {})
-    data.pop("root", None)
-    source = data.get("source", {})
+    source = settings.get("data", {}).get("source", {})
     if isinstance(source.get("root"), str):
         source["root"] = hydra.utils.to_absolute_path(source["root"])
     if isinstance(source.get("schema"), str):

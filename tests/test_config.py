@@ -1,3 +1,6 @@
+import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -5,7 +8,9 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from dpfed_kan.config import ConfigError, build, to_config
+from dpfed_kan.config import ConfigError, build, drop_interpolated, to_config
+from dpfed_kan.data.federation import IID
+from dpfed_kan.data.partition import Dirichlet, Natural, Shards
 from tests.conftest import ROOT
 
 GROUPS = [
@@ -13,8 +18,21 @@ GROUPS = [
     for group in sorted((ROOT / "conf").iterdir())
     if group.is_dir()
     for option in sorted(group.glob("*.yaml"))
-    if "???" not in option.read_text()  # the files of a user, which the system tests give
 ]
+LABEL = "{name: y, positive: [1], negative: [0]}"
+REQUIRED = {  # what only the user knows
+    "csv": (
+        "data.source.files=[{site: a, path: a.csv}]",
+        f"data.source.schema={{columns: [{{name: x, type: ordinal, categories: [0, 1]}}], "
+        f"label: {LABEL}}}",
+    ),
+    "at_sites": (
+        "data.source.sites=[a, b]",
+        f"data.source.schema={{columns: [{{name: x, type: ordinal, categories: [0, 1]}}], "
+        f"label: {LABEL}}}",
+    ),
+    "feature_skew": ("partition.feature=x",),
+}
 
 
 def composed(*overrides: str) -> dict[str, Any]:
@@ -23,7 +41,7 @@ def composed(*overrides: str) -> dict[str, Any]:
     settings = OmegaConf.to_container(config, resolve=True)
     assert isinstance(settings, dict)
     del settings["resume"]
-    settings["data"].pop("root", None)  # serves interpolation only
+    drop_interpolated(settings)
     return settings
 
 
@@ -35,9 +53,23 @@ def problems(config: Any) -> str:
 
 @pytest.mark.parametrize(("group", "option"), GROUPS)
 def test_every_yaml_builds_and_comes_back_equal(group: str, option: str) -> None:
-    experiment = build(composed(f"{group}={option}"))
+    experiment = build(composed(f"{group}={option}", *REQUIRED.get(option, ())))
     assert build(to_config(experiment)) == experiment
     assert build(yaml.safe_load(yaml.safe_dump(to_config(experiment)))) == experiment
+
+
+def test_a_partition_is_chosen_like_any_other_group() -> None:
+    data = build(composed("data=mnist", "partition=dirichlet", "partition.concentration=.3")).data
+    assert data.partition == Dirichlet(num_sites=4, concentration=0.3)
+    assert type(data.source).__name__ == "MNIST"
+
+
+@pytest.mark.parametrize("data", [option for group, option in GROUPS if group == "data"])
+def test_data_with_natural_sites_keep_them_unless_told_otherwise(data: str) -> None:
+    given = (f"data={data}", *REQUIRED.get(data, ()))
+    natural = data in ("heart", "ercp", "csv", "at_sites")
+    assert build(composed(*given)).data.partition == (Natural() if natural else IID(num_sites=4))
+    assert build(composed(*given, "partition=shards")).data.partition == Shards()
 
 
 @pytest.mark.parametrize("number", ["1e-5", "1E-05", "1.0e-5", "0.00001"])
@@ -132,3 +164,17 @@ def test_a_list_of_nodes_is_built_by_the_type_that_each_names() -> None:
     assert "expected type to be one of numeric, ordinal, categorical" in problems(
         csv | {"files": files[:1], "schema": schema | {"columns": [{"name": "x"}]}}
     )
+
+
+def test_reading_a_configuration_loads_no_engine() -> None:
+    code = (
+        "import json, sys; from dpfed_kan.config import build; build(json.loads(sys.argv[1])); "
+        "print(sorted({'torch', 'flwr', 'ray', 'scipy', 'sklearn'} & set(sys.modules)))"
+    )
+    for model in ("kan", "mlp"):
+        loss = ["model.loss=logistic", "model.num_outputs=1"] if model == "mlp" else []
+        config = json.dumps(composed(f"model={model}", *loss))
+        done = subprocess.run(
+            [sys.executable, "-c", code, config], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.stdout.strip() == "[]", done.stderr

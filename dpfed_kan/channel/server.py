@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -71,6 +72,7 @@ class ChannelServer:
         self._inbox: Inbox | None = None
         self._late: set[tuple[str, int]] = set()  # rounds that went on without a site
         self._ended = False
+        os.environ["GRPC_VERBOSITY"] = "INFO"  # logs handshakes that fail, which flwr turns off
         workers = 2 * len(self._sites) + _STRANGERS
         self._server = grpc.server(
             ThreadPoolExecutor(max_workers=workers, thread_name_prefix="channel"),

@@ -63,6 +63,7 @@ def encode(table: Table, schema: Schema, *, site: str | None = None) -> Records:
         patients=None if table.patients is None else table.patients[kept],
         sites=None if sites is None else sites[kept],
         site_names=schema.site_names if site is None else (site,),
+        num_classes=schema.label.num_classes,
     )
 
 

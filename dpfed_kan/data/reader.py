@@ -31,7 +31,7 @@ class Table:
     Args:
         numbers: Column name to shape (n,): the number, or the category's place from 0; NaN
             where it is missing or refused.
-        labels: Shape (n,), −1, +1, or NaN where refused.
+        labels: Shape (n,), −1 or +1, or 0 to K−1 for K > 2 classes; NaN where refused.
         patients: Shape (n,), text, or None.
         sites: Shape (n,), text, or None.
         rows: Shape (n,), row numbers in the file.
@@ -216,10 +216,15 @@ class _Reading:
         """Return the labels, NaN where one is refused."""
         codes = self._codes(cells)
         if label.cut is None:
-            signs = {self._code(code): 1.0 for code in label.positive}
-            signs |= {self._code(code): -1.0 for code in label.negative}
-            values = np.array([signs.get(code, math.nan) for code in codes], float)
-            kind = "neither a positive nor a negative code (declare it, or give a cut)"
+            groups = [(float(k), each.codes) for k, each in enumerate(label.classes)]
+            groups = groups or [(1.0, label.positive), (-1.0, label.negative)]
+            numbers_of = {self._code(code): k for k, group in groups for code in group}
+            values = np.array([numbers_of.get(code, math.nan) for code in codes], float)
+            kind = (
+                "not a code of any class (declare it)"
+                if label.classes
+                else "neither a positive nor a negative code (declare it, or give a cut or classes)"
+            )
         else:
             numbers = np.array([x if isinstance(x, float) else math.nan for x in codes], float)
             values = np.where(numbers > label.cut, 1.0, -1.0)

@@ -122,33 +122,68 @@ class Categorical:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LabelClass:
+    """One of several classes.
+
+    Args:
+        name: Of the class, public.
+        codes: That mean it.
+    """
+
+    name: str
+    codes: tuple[Code, ...]
+
+    def __post_init__(self) -> None:
+        if not self.name.strip() or not self.codes:
+            raise ValueError("expected every class to have a name and at least one code")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Label:
-    """The column to predict, as +1 or −1.
+    """The column to predict: two classes as +1 and −1, or K > 2 of them as 0 to K−1.
 
     Args:
         name: Of the column.
         positive: Codes of +1.
         negative: Codes of −1.
         cut: Instead of codes: a number above it is +1, any other number −1.
+        classes: Instead of these: three classes or more, the first becomes 0, for
+            model.loss=softmax with as many model.num_outputs.
     """
 
     name: str
     positive: tuple[Code, ...] = ()
     negative: tuple[Code, ...] = ()
     cut: float | None = None
+    classes: tuple[LabelClass, ...] = ()
 
     def __post_init__(self) -> None:
         _check_name(self.name)
-        if (self.cut is None) == (not self.positive or not self.negative):
+        given = (bool(self.positive or self.negative), self.cut is not None, bool(self.classes))
+        if sum(given) != 1 or (given[0] and not (self.positive and self.negative)):
             raise ValueError(
                 f"label {self.name!r}: expected positive and negative codes, both not empty, or "
-                "else a cut"
+                "else a cut, or else classes"
             )
-        both = {same_code(code) for code in self.positive} & {
-            same_code(code) for code in self.negative
-        }
-        if both:
-            raise ValueError(f"label {self.name!r}: {sorted(map(str, both))} is in both classes")
+        if self.classes and len(self.classes) < 3:
+            raise ValueError(
+                f"label {self.name!r}: expected at least three classes; for two, give positive and "
+                "negative codes"
+            )
+        names = [each.name for each in self.classes]
+        if len(set(names)) != len(names):
+            raise ValueError(f"label {self.name!r}: expected every class to have its own name")
+        groups = [each.codes for each in self.classes] or [self.positive, self.negative]
+        codes = [code for group in groups for code in {same_code(code) for code in group}]
+        twice = sorted({str(code) for code in codes if codes.count(code) > 1})
+        if twice:
+            classes = "more than one class" if self.classes else "both classes"
+            raise ValueError(f"label {self.name!r}: {twice} is in {classes}")
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.classes) or 2
 
 
 Column = Numeric | Ordinal | Categorical

@@ -38,7 +38,7 @@ class Study:
             raise ValueError("expected run_id to be 32 hexadecimal digits")
         data = self.experiment.data
         if not isinstance(data.source, SitesOwnFiles) or not isinstance(self.runtime, Deployed):
-            raise ValueError("a study of real sites needs data=deployed and runtime=deployed")
+            raise ValueError("a study of real sites needs data=at_sites and runtime=deployed")
         if data.test_fraction is None or data.held_out_by != "site":
             raise ValueError(
                 "real sites each hold out a share of their own records: set data.held_out_by=site "

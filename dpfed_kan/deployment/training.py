@@ -61,7 +61,7 @@ def train(
 
     Args:
         grid: Flower's, of nodes that are real sites.
-        experiment: With data=deployed and runtime=deployed.
+        experiment: With data=at_sites and runtime=deployed.
         output_dir: Holds no run yet; created if absent.
         listener: Told of every round that is over.
 
@@ -174,15 +174,22 @@ def _train(
                 ledger=ledger,
             )
             since = time.perf_counter()
-            left = rounds(server, state, exchange=exchange, streams=streams, ledger=ledger)
+            left = rounds(
+                server,
+                state,
+                sum_over_sites=server.over(exchange),
+                streams=streams,
+                ledger=ledger,
+            )
             for state in left:
+                row = {"round": state.num_steps, "num_projected": state.num_projected}
+                directory.append_metrics(row)
                 directory.save_checkpoint(state, frozen=start.frozen, layout=layout)
                 seconds.append(time.perf_counter() - since)
                 since = time.perf_counter()
-                row = {"round": state.num_steps, "num_projected": state.num_projected}
-                directory.append_metrics({**row, "seconds": round(seconds[-1], 4)})
                 if listener is not None:
                     listener(state.num_steps)
+    ledger.settle()
     metrics: Mapping[str, Mapping[str, Any]] = {}
     if study.source.share_metrics:
         metrics = gather_metrics(

@@ -20,7 +20,9 @@ from dpfed_kan.streams import Streams
 from dpfed_kan.update.rule import UpdateRule, UpdateState
 
 Exchange = Callable[[Broadcast], Sequence[Reply]]
+SumOverSites = Callable[[Broadcast], ClippedSum]
 _NORM_SLACK = 1e-9
+_WORTH_A_THREAD = 20_000  # normals: below, drawing them is cheaper than handing over
 
 
 class RoundRefused(RuntimeError):
@@ -61,25 +63,24 @@ class Server:
     def finish_round(
         self,
         state: UpdateState,
-        replies: Sequence[Reply],
+        total: ClippedSum,
         *,
         round_index: int,
         streams: Streams,
         ledger: Ledger,
     ) -> UpdateState:
-        """Add up, privatize, record, update: the only way that params move.
+        """Privatize, record, update: the only way that params move.
 
         Args:
             state: Before the round.
-            replies: One of each site.
+            total: The sum over all sites.
             round_index: t, from 0.
             streams: The server's secret streams.
-            ledger: Holds the event, durably, before the new params exist.
+            ledger: Holds the event before the new params exist.
 
         Raises:
-            RoundRefused: If a reply is missing, doubled, stale or not what a site may send.
+            ValueError: If the sum is not what the mechanism noises, or the ledger refuses it.
         """
-        total = self.add_up(replies, round_index=round_index, dimension=len(state.params))
         release = self.mechanism.privatize(total, round_index=round_index, streams=streams)
         ledger.record(release.event)
         return self.update_rule.step(state, release, batch_size=self.batch_size)
@@ -87,8 +88,13 @@ class Server:
     def add_up(self, replies: Sequence[Reply], *, round_index: int, dimension: int) -> ClippedSum:
         """Return the sum over all sites, in the order of their names.
 
+        Args:
+            replies: One of each site.
+            round_index: t, from 0.
+            dimension: D.
+
         Raises:
-            RoundRefused: As `finish_round`.
+            RoundRefused: If a reply is missing, doubled, stale or not what a site may send.
         """
         answers = {reply.site: reply for reply in replies}
         missing = sorted(set(self.num_records) - set(answers))
@@ -105,6 +111,18 @@ class Server:
                 raise RoundRefused(f"round {round_index}, {site}: {problem}")
             total += answers[site].value
         return ClippedSum(value=total, l2_sensitivity=self.mechanism.l2_clip_norm)
+
+    def over(self, exchange: Exchange) -> SumOverSites:
+        """Return the sum over sites that a broadcast is carried to and replies come back from."""
+
+        def sum_over_sites(broadcast: Broadcast) -> ClippedSum:
+            return self.add_up(
+                exchange(broadcast),
+                round_index=broadcast.round_index,
+                dimension=len(broadcast.params),
+            )
+
+        return sum_over_sites
 
     def problem_of(self, reply: Reply, *, round_index: int, dimension: int) -> str | None:
         """Return why a reply may not be added up, without a number that it holds; None if it may.
@@ -138,7 +156,7 @@ def rounds(
     server: Server,
     state: UpdateState,
     *,
-    exchange: Exchange,
+    sum_over_sites: SumOverSites,
     streams: Streams,
     ledger: Ledger,
 ) -> Iterator[UpdateState]:
@@ -147,7 +165,7 @@ def rounds(
     Args:
         server: What stays the same.
         state: Where to start; its `num_steps` rounds are over.
-        exchange: Carries a broadcast to all sites and their replies back.
+        sum_over_sites: From a broadcast to the sum of all sites' clipped sums.
         streams: The server's secret streams.
         ledger: Of this run.
 
@@ -157,19 +175,21 @@ def rounds(
     dimension = len(state.params)
     with ThreadPoolExecutor(max_workers=1) as second_core:
         for round_index in range(state.num_steps, server.mechanism.num_rounds):
-            drawn = second_core.submit(  # Z_t, remembered until it is added to the sum
-                standard_normals, streams, round_index=round_index, dimension=dimension
-            )
-            counts = server.counts(round_index, streams)
+            drawn = None
+            if dimension >= _WORTH_A_THREAD:  # Z_t, remembered until it is added to the sum
+                drawn = second_core.submit(
+                    standard_normals, streams, round_index=round_index, dimension=dimension
+                )
             broadcast = Broadcast(
                 round_index=round_index,
                 params=state.params,
                 transform=state.transform,
-                counts=counts,
+                counts=server.counts(round_index, streams),
             )
-            replies = exchange(broadcast)
-            drawn.result()
+            total = sum_over_sites(broadcast)
+            if drawn is not None:
+                drawn.result()
             state = server.finish_round(
-                state, replies, round_index=round_index, streams=streams, ledger=ledger
+                state, total, round_index=round_index, streams=streams, ledger=ledger
             )
             yield state

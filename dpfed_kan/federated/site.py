@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
 from dpfed_kan.privacy.clipping import GradientBlock, Vector, clip_and_sum
-from dpfed_kan.privacy.joint_sampling import FixedSize, SiteSampling, draws_every_round
-from dpfed_kan.privacy.sampling import Indices
+from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize, SiteSampling
+from dpfed_kan.privacy.sampling import DrawnRounds, Indices, Poisson
 from dpfed_kan.privacy.transform import ClipTransform
 from dpfed_kan.privacy.transformed_clipping import clip_and_sum_transformed
 from dpfed_kan.streams import Streams
@@ -33,6 +34,12 @@ class Broadcast:
     params: Vector
     transform: ClipTransform | None = None
     counts: Mapping[str, int] | None = None
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether all params are finite, and small enough to be squared."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return math.isfinite(float(self.params @ self.params))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +97,10 @@ class Site:
     patients: Indices | None = field(default=None, repr=False)
     rows_at_once: int | None = None
 
+    _drawn: dict[int, DrawnRounds] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
     def __post_init__(self) -> None:
         if self.patients is not None and self.rows_at_once is not None:
             raise ValueError(
@@ -105,16 +116,31 @@ class Site:
             count: How many, where the server decides it; None otherwise.
         """
         units = self._draw_units(round_index, count)
-        return units if self.patients is None else np.flatnonzero(np.isin(self.patients, units))
+        return units if self.patients is None else records_of(units, self.patients)
 
     def _draw_units(self, round_index: int, count: int | None) -> Indices:
-        stream_of = round_index if draws_every_round(self.sampling) else None
-        rng = self.streams.generator("sampling", round_index=stream_of)
-        if isinstance(self.sampling, FixedSize):
-            return self.sampling.draw(
-                num_records=self.num_records, round_index=round_index, rng=rng, count=count
+        sampling, size = self.sampling, self.num_records
+        match sampling:
+            case Poisson():
+                block, position = divmod(round_index, sampling.rounds_at_once(size))
+                return self._block(block).of(position)
+            case BallsInBins():
+                return self._block(0).of(round_index % sampling.num_bins)
+            case FixedSize():
+                rng = self.streams.generator("sampling", round_index=round_index)
+                return sampling.draw(
+                    num_records=size, round_index=round_index, rng=rng, count=count
+                )
+        return sampling.draw(num_records=size, round_index=round_index)
+
+    def _block(self, index: int) -> DrawnRounds:
+        """Return the draws of some successive rounds; the last that was asked for is kept."""
+        if index not in self._drawn:
+            self._drawn.clear()
+            self._drawn[index] = draw_block(
+                self.sampling, num_records=self.num_records, index=index, streams=self.streams
             )
-        return self.sampling.draw(num_records=self.num_records, round_index=round_index, rng=rng)
+        return self._drawn[index]
 
     def work(self, broadcast: Broadcast) -> Reply:
         """Answer a broadcast.
@@ -126,35 +152,95 @@ class Site:
         Raises:
             ValueError: If the broadcast does not fit the model.
         """
-        if broadcast.params.shape != (self.gradients.num_params,):
-            raise ValueError(
-                f"expected params of shape ({self.gradients.num_params},), "
-                f"got {broadcast.params.shape}"
-            )
-        with np.errstate(over="ignore", invalid="ignore"):
-            square = float(broadcast.params @ broadcast.params)
-        if not math.isfinite(square):
-            raise ValueError("expected finite params in the broadcast")
-        if broadcast.transform is not None and (
-            broadcast.transform.center.shape != broadcast.params.shape
-        ):
-            raise ValueError("expected the clip transform to have the shape of the params")
+        check_broadcast(broadcast, num_params=self.gradients.num_params)
         count = None if broadcast.counts is None else broadcast.counts.get(self.name)
         drawn = self.draw(broadcast.round_index, count=count)
-        rows = self.rows_at_once or max(1, len(drawn))
-        total = self._clipped_sum(broadcast, drawn[:rows])
-        for first in range(rows, len(drawn), rows):
-            total += self._clipped_sum(broadcast, drawn[first : first + rows])
+        total = clipped_sum(
+            self.gradients,
+            broadcast,
+            drawn,
+            l2_clip_norm=self.l2_clip_norm,
+            patients=self.patients,
+            rows_at_once=self.rows_at_once,
+        )
         return Reply(site=self.name, round_index=broadcast.round_index, value=total)
 
-    def _clipped_sum(self, broadcast: Broadcast, indices: Indices) -> Vector:
-        blocks = self.gradients.blocks(broadcast.params, indices)
-        groups = None if self.patients is None else self.patients[indices]
+
+def draw_block(
+    sampling: SiteSampling, *, num_records: int, index: int, streams: Streams
+) -> DrawnRounds:
+    """Return who joins a block of successive rounds of a site, from a stream of the block alone.
+
+    Args:
+        sampling: Poisson, whose block is `rounds_at_once` rounds, or BallsInBins, with one block.
+        num_records: n_k, of this site.
+        index: Of the block, from 0; its stream has the name of its first round.
+        streams: The site's.
+    """
+    if isinstance(sampling, BallsInBins):
+        return sampling.draw_rounds(num_records=num_records, rng=streams.generator("sampling"))
+    if not isinstance(sampling, Poisson):
+        raise TypeError(f"{type(sampling).__name__} does not draw rounds in blocks")
+    rounds = sampling.rounds_at_once(num_records)
+    rng = streams.generator("sampling", round_index=index * rounds)
+    return sampling.draw_rounds(num_records=num_records, num_rounds=rounds, rng=rng)
+
+
+def records_of(units: Indices, patients: Indices) -> Indices:
+    """Return the records of the patients that were drawn."""
+    return np.flatnonzero(np.isin(patients, units))
+
+
+def check_broadcast(broadcast: Broadcast, *, num_params: int) -> None:
+    """Refuse a broadcast that does not fit the model.
+
+    Raises:
+        ValueError: If its shapes differ from the model's, or its params are not finite.
+    """
+    if broadcast.params.shape != (num_params,):
+        raise ValueError(f"expected params of shape ({num_params},), got {broadcast.params.shape}")
+    if not broadcast.finite:
+        raise ValueError("expected finite params in the broadcast")
+    if broadcast.transform is not None and (
+        broadcast.transform.center.shape != broadcast.params.shape
+    ):
+        raise ValueError("expected the clip transform to have the shape of the params")
+
+
+def clipped_sum(
+    gradients: PerExampleGradients,
+    broadcast: Broadcast,
+    drawn: Indices,
+    *,
+    l2_clip_norm: float,
+    patients: Indices | None,
+    rows_at_once: int | None,
+) -> Vector:
+    """Return the sum of the clipped gradients of the records that were drawn, shape (D,).
+
+    Args:
+        gradients: The model over the records.
+        broadcast: Params and transform.
+        drawn: The records.
+        l2_clip_norm: C.
+        patients: Whose each record is, where patients are the unit.
+        rows_at_once: As in `Site`.
+    """
+
+    def some(indices: Indices) -> Vector:
+        blocks = gradients.blocks(broadcast.params, indices)
+        groups = None if patients is None else patients[indices]
         if broadcast.transform is None:
-            return clip_and_sum(blocks, l2_clip_norm=self.l2_clip_norm, groups=groups).value
+            return clip_and_sum(blocks, l2_clip_norm=l2_clip_norm, groups=groups).value
         return clip_and_sum_transformed(
             blocks,
             transform=broadcast.transform,
-            l2_clip_norm=self.l2_clip_norm,
+            l2_clip_norm=l2_clip_norm,
             groups=groups,
         ).value
+
+    rows = rows_at_once or max(1, len(drawn))
+    total = some(drawn[:rows])
+    for first in range(rows, len(drawn), rows):
+        total += some(drawn[first : first + rows])
+    return total

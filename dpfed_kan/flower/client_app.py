@@ -9,12 +9,12 @@ import logging
 from collections.abc import Callable
 from functools import lru_cache, wraps
 
-from flwr.app import ConfigRecord, Context, Error, Message
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from threadpoolctl import threadpool_limits
 
 from dpfed_kan.federated.failure import type_and_place
-from dpfed_kan.federated.site import Site
+from dpfed_kan.federated.site import Broadcast, Site
 from dpfed_kan.flower.records import (
     Facts,
     WireError,
@@ -40,6 +40,7 @@ def client_app(build_site: SiteBuilder, *, num_threads: int | None = None) -> Cl
             bit for bit whatever the machine; None where whoever runs the app has set it.
     """
     app = ClientApp()
+    last: list[tuple[RecordDict, Broadcast, str]] = []  # in one process all sites get one record
 
     @app.query()
     @_scrubbed
@@ -57,7 +58,9 @@ def client_app(build_site: SiteBuilder, *, num_threads: int | None = None) -> Cl
     @app.train()
     @_scrubbed
     def train(message: Message, context: Context) -> Message:
-        broadcast, settings = decode_broadcast(message.content)
+        if not last or last[0][0] is not message.content:
+            last[:] = [(message.content, *decode_broadcast(message.content))]
+        _, broadcast, settings = last[0]
         site = build_site(settings, _partition_id(context))
         if num_threads is not None:
             _limit_threads(num_threads)

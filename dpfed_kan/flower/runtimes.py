@@ -1,4 +1,4 @@
-"""Where simulated sites run: in this process, or in Flower's simulation engine on ray."""
+"""Run simulated sites behind messages: in this process, or in Flower's engine on ray."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 from flwr.serverapp import Grid
 from threadpoolctl import threadpool_limits
 
-from dpfed_kan._validate import check_choice, check_count, check_positive
+from dpfed_kan.federated.runtimes import InProcess, Messages, Ray
 from dpfed_kan.flower._compat import await_end, child_processes, ray_is_installed, simulate
 from dpfed_kan.flower.client_app import SiteBuilder, client_app, type_and_place
 from dpfed_kan.flower.grid import InProcessGrid, StoppableGrid
@@ -22,100 +21,72 @@ from dpfed_kan.flower.server_app import RunConfig, server_app
 _WORKER_THREADS = 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class InProcess:
-    """All sites in this process, message by message: the default.
+def start(
+    runtime: Messages,
+    build_site: SiteBuilder,
+    *,
+    num_sites: int,
+    main: Callable[[Grid], None],
+) -> None:
+    """Start the sites, call `main` with a grid of them, and end them.
 
     Args:
-        num_threads: Of the matrix products; one, unless measured otherwise.
-        timeout: Seconds to wait for the replies of a round.
-        device: Where gradients are computed, cpu or cuda.
+        runtime: Where they run.
+        build_site: Can be pickled, for ray.
+        num_sites: K.
+        main: What it raises is raised here.
+
+    Raises:
+        RuntimeError: If ray is not installed, or the engine breaks down.
     """
-
-    num_threads: int = 1
-    timeout: float = 3600.0
-    device: Literal["cpu", "cuda"] = "cpu"
-
-    def __post_init__(self) -> None:
-        check_choice("device", self.device, ("cpu", "cuda"))
-        check_count("num_threads", self.num_threads)
-        check_positive("timeout", self.timeout)
-
-    def run(self, build_site: SiteBuilder, *, num_sites: int, main: Callable[[Grid], None]) -> None:
-        """Call `main` with a grid of `num_sites` sites."""
-        with threadpool_limits(self.num_threads):
+    if isinstance(runtime, InProcess):
+        with threadpool_limits(runtime.num_threads):
             main(InProcessGrid(client_app(build_site), num_sites))
+    else:
+        _start_ray(runtime, build_site, num_sites=num_sites, main=main)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ray:
-    """Flower's simulation engine: worker processes, for large models (extra `ray`).
+def _start_ray(
+    runtime: Ray, build_site: SiteBuilder, *, num_sites: int, main: Callable[[Grid], None]
+) -> None:
+    """Call `main` in a ServerApp with the engine's grid, in a thread; leave no process behind.
 
-    Args:
-        num_workers: Worker processes, one thread each.
-        num_threads: Of the server's own matrix products.
-        timeout: Seconds to wait for the replies of a round.
-        device: Where gradients are computed, cpu or cuda.
+    An interrupt (Ctrl-C) ends the waiting of `main`, then the workers, then is raised here; a
+    second one does not wait.
     """
+    if not ray_is_installed():
+        raise RuntimeError("runtime=ray needs the extra: pip install 'dpfed-kan[ray]'")
+    failures: list[BaseException] = []
+    workers: list[Any] = []
+    stop = threading.Event()
 
-    num_workers: int = 2
-    num_threads: int = 1
-    timeout: float = 3600.0
-    device: Literal["cpu", "cuda"] = "cpu"
-
-    def __post_init__(self) -> None:
-        check_choice("device", self.device, ("cpu", "cuda"))
-        check_count("num_workers", self.num_workers)
-        check_count("num_threads", self.num_threads)
-        check_positive("timeout", self.timeout)
-
-    def run(self, build_site: SiteBuilder, *, num_sites: int, main: Callable[[Grid], None]) -> None:
-        """Call `main` in a ServerApp with the engine's grid; no process is left behind.
-
-        An interrupt (Ctrl-C) ends the waiting of `main`, then the workers, then is raised here;
-        a second one does not wait.
-
-        Args:
-            build_site: Can be pickled.
-            num_sites: K.
-            main: Runs in a thread of its own; what it raises is raised here.
-
-        Raises:
-            RuntimeError: If ray is not installed, or the engine breaks down.
-        """
-        if not ray_is_installed():
-            raise RuntimeError("runtime=ray needs the extra: pip install 'dpfed-kan[ray]'")
-        failures: list[BaseException] = []
-        workers: list[Any] = []
-        stop = threading.Event()
-
-        def guarded(grid: Grid, _: RunConfig) -> None:
-            try:
-                with threadpool_limits(self.num_threads):  # OpenMP's limit is the thread's own
-                    main(StoppableGrid(grid, stop))
-            except BaseException as error:
-                failures.append(error)
-            finally:
-                workers.extend(child_processes())
-
+    def guarded(grid: Grid, _: RunConfig) -> None:
         try:
-            with _interrupts_set(stop):
-                simulate(
-                    server_app(guarded),
-                    client_app(build_site, num_threads=_WORKER_THREADS),
-                    num_sites=num_sites,
-                    num_workers=self.num_workers,
-                )
-        except RuntimeError as error:
-            cause = error.__cause__ or error
-            failures.append(
-                RuntimeError(f"Flower's simulation engine broke down: {type_and_place(cause)}")
-            )
+            with threadpool_limits(runtime.num_threads):  # OpenMP's limit is the thread's own
+                main(StoppableGrid(grid, stop))
+        except BaseException as error:
+            failures.append(error)
         finally:
-            stop.set()
-            await_end(workers)
-        if failures:
-            raise failures[0]
+            workers.extend(child_processes())
+
+    try:
+        with _interrupts_set(stop):
+            simulate(
+                server_app(guarded),
+                client_app(build_site, num_threads=_WORKER_THREADS),
+                num_sites=num_sites,
+                num_workers=runtime.num_workers,
+            )
+    except RuntimeError as error:
+        cause = error.__cause__ or error
+        failures.append(
+            RuntimeError(f"Flower's simulation engine broke down: {type_and_place(cause)}")
+        )
+    finally:
+        stop.set()
+        await_end(workers)
+    if failures:
+        raise failures[0]
 
 
 @contextlib.contextmanager
@@ -137,6 +108,4 @@ def _interrupts_set(stop: threading.Event) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-Runtime = InProcess | Ray
-
-__all__ = ["Grid", "InProcess", "Ray", "Runtime"]
+__all__ = ["Grid", "start"]

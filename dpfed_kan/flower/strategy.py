@@ -89,9 +89,14 @@ class PrivateStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Finish the round: add up, privatize, record, update."""
         round_index = self.state.num_steps
+        total = self.server.add_up(
+            self._exchange.decode(replies, sent=self._sent, round_index=round_index),
+            round_index=round_index,
+            dimension=len(self.state.params),
+        )
         self.state = self.server.finish_round(
             self.state,
-            self._exchange.decode(replies, sent=self._sent, round_index=round_index),
+            total,
             round_index=round_index,
             streams=self._streams,
             ledger=self._ledger,

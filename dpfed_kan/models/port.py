@@ -24,6 +24,7 @@ from dpfed_kan.models.spec import TorchModel, seeded_module
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 Model = TwoLayerKAN | TorchModel
+Gradients = KANGradients | ModuleGradients
 _ROWS_AT_ONCE = 1024
 
 
@@ -57,7 +58,7 @@ def layout(model: Model, input_dim: int) -> Layout:
 
 def gradients(
     model: Model, *, frozen: Vector, features: Matrix, labels: Vector, device: Device
-) -> KANGradients | ModuleGradients:
+) -> Gradients:
     """Return the port through which a site gets per-example gradients."""
     if isinstance(model, TwoLayerKAN):
         return KANGradients(

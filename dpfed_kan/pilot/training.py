@@ -75,7 +75,7 @@ def run(directory: PilotDirectory, *, output_dir: Path, overrides: Sequence[str]
 
 def _own_overrides(directory: PilotDirectory) -> Iterator[str]:
     pilot, keys = directory.pilot, directory.keys
-    yield "data=deployed"
+    yield "data=at_sites"
     yield "runtime=deployed"
     yield f"data.source.sites=[{','.join(site.site for site in pilot.sites)}]"
     yield f"data.source.schema='{directory.path / pilot.sites[0].schema}'"

@@ -13,11 +13,11 @@ from dpfed_kan.pilot.plan import FILE_NAME
 _NUM_RECORDS = (180, 240, 150)
 _SCHEMA = {
     "columns": [
-        {"_target_": "dpfed_kan.data.schema.Numeric", "name": "age", "low": 20, "high": 90},
-        {"_target_": "dpfed_kan.data.schema.Numeric", "name": "pressure", "low": 80, "high": 200},
-        {"_target_": "dpfed_kan.data.schema.Numeric", "name": "marker", "low": 0, "high": 10},
+        {"type": "numeric", "name": "age", "low": 20, "high": 90},
+        {"type": "numeric", "name": "pressure", "low": 80, "high": 200},
+        {"type": "numeric", "name": "marker", "low": 0, "high": 10},
         {
-            "_target_": "dpfed_kan.data.schema.Ordinal",
+            "type": "ordinal",
             "name": "smokes",
             "categories": ["no", "yes"],
         },

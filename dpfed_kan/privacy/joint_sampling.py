@@ -1,18 +1,25 @@
 """Samplers whose draw is joint: over sites (a fixed batch size) or over rounds (bins).
 
-Same interface as `sampling.py`. `FixedSize` needs a number from the server in every round,
-`BallsInBins` the same random stream in every round.
+`FixedSize` needs a number from the server in every round, `BallsInBins` one random stream for
+the whole run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpfed_kan._validate import check_count
-from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Indices, Poisson, PoissonBatch
+from dpfed_kan.privacy.sampling import (
+    Cyclic,
+    DrawnRounds,
+    FullBatch,
+    Indices,
+    Poisson,
+    PoissonBatch,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,13 +118,13 @@ class FixedSize:
 class BallsInBins:
     """Every record draws one of b bins, once for the whole run; round t takes bin t mod b.
 
-    Nothing is kept between rounds: the bins are drawn again from the start of the same stream.
+    Nothing need be kept: the bins can be drawn again from the start of the same stream.
 
     Guarantees:
-        If `rng` is the same stream, freshly opened, in every round of a run, then every record
-        joins exactly one of any b consecutive rounds, its bin is uniform, and the bins of
-        different records are independent (arXiv 2410.06266). With a stream per round the law is
-        that of Poisson sampling at 1/b instead, which this sampler's account does not describe.
+        If `rng` is one stream of the whole run, then every record joins exactly one of any b
+        consecutive rounds, its bin is uniform, and the bins of different records are independent
+        (arXiv 2410.06266). With a stream per round the law is that of Poisson sampling at 1/b
+        instead, which this sampler's account does not describe.
 
     Args:
         num_bins: b, the rounds between two participations of a record.
@@ -137,17 +144,18 @@ class BallsInBins:
         """
         return rng.integers(self.num_bins, size=num_records, dtype=np.intp)
 
-    def draw(self, *, num_records: int, round_index: int, rng: np.random.Generator) -> Indices:
-        """Return the indices of the records in bin t mod b.
+    def draw_rounds(self, *, num_records: int, rng: np.random.Generator) -> DrawnRounds:
+        """Return who joins rounds 0 to b − 1, and b rounds later again, and so on.
 
         Args:
             num_records: n_k, of this site, the same in every round.
-            round_index: t, from 0.
             rng: The site's sampling stream of the **run**, at its start: `generator("sampling")`
                 without a round.
         """
-        return np.flatnonzero(
-            self.bins(num_records=num_records, rng=rng) == round_index % self.num_bins
+        bins = self.bins(num_records=num_records, rng=rng)
+        starts = np.concatenate([[0], np.cumsum(np.bincount(bins, minlength=self.num_bins))])
+        return DrawnRounds(
+            indices=np.argsort(bins, kind="stable"), starts=starts.astype(np.intp, copy=False)
         )
 
     def expected_batch_size(self, num_records: int) -> float:
@@ -170,9 +178,14 @@ def total_batch_size(sampling: Sampling, num_records_per_site: Sequence[int]) ->
     return sum(sampling.expected_batch_size(size) for size in num_records_per_site)
 
 
-def draws_every_round(sampling: SiteSampling) -> bool:
-    """Whether a round's draw is independent of the other rounds', from a stream of its own."""
-    return not isinstance(sampling, BallsInBins)
+def expected_shares(sampling: Sampling, num_records: Mapping[str, int]) -> dict[str, float]:
+    """Return q_k of every site: the expected share of its records that joins a round."""
+    total = sum(num_records.values())
+    drawn_from = {
+        site: total if isinstance(sampling, FixedSize) else size
+        for site, size in num_records.items()
+    }
+    return {site: sampling.expected_batch_size(n) / n for site, n in drawn_from.items()}
 
 
 def at_site(sampling: Sampling, num_records: int) -> SiteSampling:

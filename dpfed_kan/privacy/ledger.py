@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
+import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from dpfed_kan._validate import check_count
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
 from dpfed_kan.privacy.accounting.sites import SitesGuarantee, account_run
 from dpfed_kan.privacy.mechanism import Mechanism, ReleaseEvent
+
+_EVENT_FIELDS = tuple(field.name for field in fields(ReleaseEvent))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,26 +39,43 @@ class Ledger:
     """The events of one run under one mechanism, in memory and, with a path, on disk.
 
     The file has one JSON object a line: the plan, then each release, and before a release the
-    sites that contributed zero to it. A line is flushed to the disk before `record` returns; a
-    line torn by a crash was never acted upon and is dropped when the file is opened again.
+    sites that contributed zero to it; a line torn by a crash was never acted upon and is dropped
+    when the file is opened again.
+
+    Guarantees:
+        With `reserve_ahead` of 1 a release is on the disk before `record` returns. With R > 1 a
+        line on the disk reserves the next R rounds before the first of them, and the releases
+        follow without waiting for the disk: a process that is killed loses none, and where the
+        power fails, the rounds that were reserved count as spent until they are run again.
 
     Args:
         mechanism: What every event must have been made by.
         num_records: Site name to its number of records; public.
         path: The file; it is created if absent and continued if it holds the same plan.
+        reserve_ahead: R ≥ 1; above 1 for simulations, whose releases leave no machine.
 
     Raises:
         ValueError: If the file holds another plan or an event that does not fit.
     """
 
     def __init__(
-        self, *, mechanism: Mechanism, num_records: Mapping[str, int], path: Path | None = None
+        self,
+        *,
+        mechanism: Mechanism,
+        num_records: Mapping[str, int],
+        path: Path | None = None,
+        reserve_ahead: int = 1,
     ) -> None:
+        check_count("reserve_ahead", reserve_ahead)
         self.mechanism = mechanism
         self.num_records = dict(num_records)
         self.events: list[ReleaseEvent] = []
         self.zeroed: list[Zeroed] = []
         self._path = path
+        self._reserve_ahead = reserve_ahead
+        self._reserved = self._owed = 0
+        self._unsynced = False
+        self._file: io.FileIO | None = None
         plan = {"plan": describe(mechanism), "num_records": dict(num_records)}
         if path is None:
             return
@@ -80,9 +103,13 @@ class Ledger:
                     "new run"
                 )
             return
-        release = asdict(event)
+        if self._reserve_ahead > 1 and event.round_index >= self._reserved:
+            ahead = event.round_index + self._reserve_ahead
+            self._reserved = min(ahead, self.mechanism.num_rounds)
+            self._append({"reserved": self._reserved})
+        release = {name: getattr(event, name) for name in _EVENT_FIELDS}
         release["l2_sensitivity"] = describe(event.l2_sensitivity)
-        self._append({"release": release})
+        self._append({"release": release}, durable=self._reserve_ahead == 1)
         self.events.append(event)
 
     def record_zero(self, zeroed: Zeroed) -> None:
@@ -103,6 +130,20 @@ class Ledger:
             self._append({"zero": asdict(zeroed)})
             self.zeroed.append(zeroed)
 
+    @property
+    def num_spent(self) -> int:
+        """Rounds to account for: those released, or those reserved by a run that broke off."""
+        return max(len(self.events), self._owed)
+
+    def settle(self) -> None:
+        """Write down that no round beyond `num_spent` was released, and close the file."""
+        if self._reserved > self.num_spent or self._unsynced:
+            self._reserved = self.num_spent
+            self._append({"settled": self._reserved})
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
     def spent(self, *, delta: float, cross_check: bool = False) -> PrivacyGuarantee | NonPrivate:
         """Account for the rounds that really happened, at the worst site."""
         found = self.spent_per_site(delta=delta, cross_check=cross_check)
@@ -114,7 +155,7 @@ class Ledger:
             self.mechanism,
             num_records=self.num_records,
             delta=delta,
-            num_rounds=len(self.events),
+            num_rounds=self.num_spent,
             cross_check=cross_check,
         )
 
@@ -148,13 +189,18 @@ class Ledger:
                 f"{self.mechanism.num_rounds} rounds"
             )
 
-    def _append(self, entry: Mapping[str, Any]) -> None:
+    def _append(self, entry: Mapping[str, Any], *, durable: bool = True) -> None:
         if self._path is None:
             return
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        if self._file is None:
+            self._file = self._path.open("ab", buffering=0)
+            weakref.finalize(self, self._file.close)
+        line = (json.dumps(entry, allow_nan=False) + "\n").encode()
+        if self._file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, "the ledger's disk is full", str(self._path))
+        self._unsynced = not durable
+        if durable:
+            os.fsync(self._file.fileno())
 
     def _read(self, path: Path, plan: Mapping[str, Any]) -> None:
         text = path.read_text(encoding="utf-8")
@@ -175,11 +221,15 @@ class Ledger:
             if "zero" in line:
                 self.zeroed.append(Zeroed(**line["zero"]))
                 continue
+            if "release" not in line:
+                self._owed = int(line["reserved"] if "reserved" in line else line["settled"])
+                continue
             release = line["release"]
             release["l2_sensitivity"] = float(release["l2_sensitivity"])
             event = ReleaseEvent(**release)
             self._check(event)
             self.events.append(event)
+        self._reserved = self._owed
 
 
 def describe(value: object) -> Any:

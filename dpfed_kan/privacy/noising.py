@@ -83,11 +83,11 @@ def correlate(current: Vector, previous: Vector | None, *, correlation: float) -
     return current if previous is None else current - correlation * previous
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def standard_normals(streams: Streams, *, round_index: int, dimension: int) -> Vector:
     """Return Z_t, shape (dimension,), read-only: the same numbers whenever it is asked for.
 
-    The last two are remembered, since round t asks for Z_{t−1} again and Z_t may have been
+    The last ones are remembered, since round t asks for Z_{t−1} again and Z_t may have been
     drawn while the sites were at work; this saves time and changes nothing.
     """
     rng = streams.generator("noise", round_index=round_index)

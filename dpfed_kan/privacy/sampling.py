@@ -6,7 +6,8 @@ count is private to the site: it is never logged and never sent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,24 @@ from numpy.typing import NDArray
 from dpfed_kan._validate import check_count, check_number
 
 Indices = NDArray[np.intp]
+_TRIALS_AT_ONCE, _MAX_ROUNDS = 2**18, 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnRounds:
+    """Who joins some successive rounds; private to the site, like every draw.
+
+    Args:
+        indices: The records of all the rounds, one round after the other, sorted within each.
+        starts: Shape (rounds + 1,): round r took `indices[starts[r]:starts[r + 1]]`.
+    """
+
+    indices: Indices = field(repr=False)
+    starts: Indices = field(repr=False)
+
+    def of(self, position: int) -> Indices:
+        """Return the records of the round at a position, from 0."""
+        return self.indices[self.starts[position] : self.starts[position + 1]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +48,37 @@ class Poisson:
     def __post_init__(self) -> None:
         check_number("sampling_prob", self.sampling_prob, low=0.0, high=1.0, low_open=True)
 
-    def draw(self, *, num_records: int, round_index: int, rng: np.random.Generator) -> Indices:
-        """Return the indices of the records that join; an empty draw is an ordinary one."""
-        return np.flatnonzero(rng.random(num_records) < self.sampling_prob)
+    @staticmethod
+    def rounds_at_once(num_records: int) -> int:
+        """Return how many rounds of a site one stream draws: a power of two in [1, 1024]."""
+        most = max(1, min(_MAX_ROUNDS, _TRIALS_AT_ONCE // num_records))
+        return 1 << (most.bit_length() - 1)
+
+    def draw_rounds(
+        self, *, num_records: int, num_rounds: int, rng: np.random.Generator
+    ) -> DrawnRounds:
+        """Return who joins some successive rounds; an empty draw is an ordinary one.
+
+        The num_rounds · n trials are laid end to end, and the gaps between successes drawn:
+        geometric with parameter q, which is the law of independent trials, in time q · n.
+
+        Args:
+            num_records: n_k, of this site.
+            num_rounds: How many.
+            rng: A stream for these rounds alone.
+        """
+        trials = num_records * num_rounds
+        expected = trials * self.sampling_prob
+        size = math.ceil(expected + 6 * math.sqrt(expected)) + 8
+        last, parts = -1, []
+        while last < trials:
+            gaps = np.minimum(rng.geometric(self.sampling_prob, size=size), trials + 1)
+            parts.append(last + np.cumsum(gaps, dtype=np.intp))
+            last = int(parts[-1][-1])
+        successes = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        successes = successes[: np.searchsorted(successes, trials)]
+        ends = np.searchsorted(successes, np.arange(num_rounds + 1) * num_records)
+        return DrawnRounds(indices=successes % num_records, starts=ends.astype(np.intp))
 
     def expected_batch_size(self, num_records: int) -> float:
         """Return q·n, the public constant that a sum over n records is divided by."""
@@ -75,7 +122,7 @@ class PoissonBatch:
 class FullBatch:
     """Every record joins every round; there is no amplification to report."""
 
-    def draw(self, *, num_records: int, round_index: int, rng: np.random.Generator) -> Indices:
+    def draw(self, *, num_records: int, round_index: int) -> Indices:
         """Return all indices."""
         return np.arange(num_records)
 
@@ -101,7 +148,7 @@ class Cyclic:
     def __post_init__(self) -> None:
         check_count("num_batches", self.num_batches)
 
-    def draw(self, *, num_records: int, round_index: int, rng: np.random.Generator) -> Indices:
+    def draw(self, *, num_records: int, round_index: int) -> Indices:
         """Return the indices of this round's fixed batch."""
         return np.arange(round_index % self.num_batches, num_records, self.num_batches)
 

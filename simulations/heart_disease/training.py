@@ -179,7 +179,7 @@ def train(
     states = rounds(
         server,
         rule.start(model.initial),
-        exchange=lambda broadcast: [site.work(broadcast) for site in sites],
+        sum_over_sites=server.over(lambda broadcast: [site.work(broadcast) for site in sites]),
         streams=streams,
         ledger=ledger,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
 import socket
 import ssl
@@ -166,6 +167,7 @@ def test_a_token_that_was_issued_anew_voids_the_old_one(link):
 def test_without_tls_nothing_is_said_and_it_is_logged(tmp_path):
     make_certificates(tmp_path, host="127.0.0.1")
     script = f"""
+        import flwr.serverapp  # as in a ServerApp
         import grpc, sys, time
         from pathlib import Path
         from dpfed_kan.channel.server import ChannelServer
@@ -190,6 +192,7 @@ def test_without_tls_nothing_is_said_and_it_is_logged(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         cwd=ROOT,
+        env={key: value for key, value in os.environ.items() if key != "GRPC_VERBOSITY"},
         capture_output=True,
         text=True,
         timeout=60,

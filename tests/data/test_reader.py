@@ -34,6 +34,10 @@ def said(table: Table) -> str:
     return "; ".join(str(finding) for finding in table.findings)
 
 
+def classes(*names: str, codes: list[int] | None = None) -> list[dict[str, Any]]:
+    return [{"name": n, "codes": [k] if codes is None else codes} for k, n in enumerate(names)]
+
+
 def written(tmp_path: Path, content: str | bytes) -> Path:
     path = tmp_path / "file.csv"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -95,7 +99,7 @@ def test_a_european_file_equals_its_reference_and_undeclared_is_a_hint() -> None
 
 def test_grades_need_a_cut_and_text_labels_a_mapping() -> None:  # D05
     grades = read("d05_labels_0_4")
-    assert "neither a positive nor a negative code (declare it, or give a cut)" in said(grades)
+    assert "neither a positive nor a negative code (declare it, or give a cut or" in said(grades)
     cut = read("d05_labels_0_4", label=Label(name="target", cut=0))
     assert ((cut.labels < 0).sum(), (cut.labels > 0).sum()) == (4, 16)
     codes = Label(name="target", positive=(1, 2, 3, 4), negative=(0,))
@@ -123,8 +127,8 @@ def test_identifiers_are_dropped_and_errors_hold_no_content() -> None:  # D10
     table = read("d10_identifiers", ignored=("name", "mrn"))
     assert [str(finding) for finding in table.fatal] == [
         "column 'chol': not a number in row 5",
-        "column 'target': neither a positive nor a negative code (declare it, or give a cut) "
-        "in row 7",
+        "column 'target': neither a positive nor a negative code (declare it, or give a cut or "
+        "classes) in row 7",
     ]
     path = FIXTURES / "d10_identifiers.csv"
     for schema in (SCHEMA, replace(SCHEMA, ignored=("name", "mrn"))):
@@ -260,6 +264,12 @@ def test_the_wrong_encoding_is_told_by_line(tmp_path: Path) -> None:
         ({"label": {"name": "y", "positive": [True], "negative": [0]}}, "in quotes if it is yes"),
         ({"label": {"name": "y", "positive": [1], "negative": ["1.0"]}}, "in both classes"),
         ({"label": {"name": "y", "positive": [1]}}, "both not empty"),
+        ({"label": {"name": "y", "positive": [1], "negative": [0], "cut": 2}}, "or else a cut"),
+        ({"label": {"name": "y", "cut": 0, "classes": classes("a", "b", "c")}}, "or else classes"),
+        ({"label": {"name": "y", "classes": classes("a", "b")}}, "at least three classes"),
+        ({"label": {"name": "y", "classes": classes("a", "b", "a")}}, "its own name"),
+        ({"label": {"name": "y", "classes": classes("a", "b", "c", codes=[7])}}, "than one class"),
+        ({"label": {"name": "y", "classes": classes("a", "b", "c", codes=[])}}, "one code"),
         ({"label": {"name": "x", "cut": 0}}, "declared once"),
         ({"delimiter": ".", "decimal": "."}, "delimiter='.'"),
         ({"encoding": "utf-99"}, "not known"),

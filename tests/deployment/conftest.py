@@ -12,7 +12,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from dpfed_kan.config import build, to_config
+from dpfed_kan.config import build, drop_interpolated, to_config
 from dpfed_kan.deployment.serving import OwnSite
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.flower.deployed_client import deployed_client_app
@@ -59,7 +59,7 @@ class Trial:
             config = compose("config", overrides=list(overrides))
         settings: Any = OmegaConf.to_container(config, resolve=True)
         del settings["resume"]
-        settings["data"].pop("root", None)
+        drop_interpolated(settings)
         schema = load_schema(self.directory / "schema.yaml")
         settings["data"]["source"]["schema"] = to_config(schema)
         experiment: Experiment = build(settings)
@@ -76,7 +76,7 @@ class Trial:
 
     def deployed(self, *overrides: str) -> Experiment:
         return self.composed(
-            "data=deployed",
+            "data=at_sites",
             "runtime=deployed",
             f"data.source.sites=[{','.join(SITES)}]",
             "data.source.schema=given",

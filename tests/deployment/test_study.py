@@ -41,7 +41,7 @@ def test_settings_of_anything_else_are_refused(settings):
 
 
 def test_a_simulation_is_no_study(trial):
-    with pytest.raises(ValueError, match="data=deployed and runtime=deployed"):
+    with pytest.raises(ValueError, match="data=at_sites and runtime=deployed"):
         Study(experiment=trial.simulated(), run_id=RUN, frozen=np.zeros(0))
     with pytest.raises(ValueError, match="held_out_by=site"):
         Study(experiment=trial.deployed("data.held_out_by=pool"), run_id=RUN, frozen=np.zeros(0))

@@ -96,7 +96,7 @@ def trajectory(
     states = rounds(
         server,
         rule.start(params),
-        exchange=lambda broadcast: [site.work(broadcast) for site in sites],
+        sum_over_sites=server.over(lambda broadcast: [site.work(broadcast) for site in sites]),
         streams=Streams.from_seed(2),
         ledger=Ledger(mechanism=mechanism, num_records=sizes),
     )

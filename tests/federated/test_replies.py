@@ -69,7 +69,9 @@ def states(collect, *, policy="stop", path=None):
     start = ours.update_rule.start(np.zeros(DIMENSION), num_rounds=3)
     seen = []
     try:
-        for state in rounds(ours, start, exchange=exchange, streams=STREAMS, ledger=ledger):
+        for state in rounds(
+            ours, start, sum_over_sites=ours.over(exchange), streams=STREAMS, ledger=ledger
+        ):
             seen.append(state.params)
     except RoundRefused as error:
         return seen, ledger, str(error)

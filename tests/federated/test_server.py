@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpfed_kan.federated.server import RoundRefused, Server
+from dpfed_kan.federated.server import RoundRefused, Server, rounds
 from dpfed_kan.federated.site import Broadcast, Reply, Site
 from dpfed_kan.kan import KANGradients, TwoLayerKAN
 from dpfed_kan.privacy.ledger import Ledger
@@ -61,8 +61,14 @@ def test_a_reply_that_no_site_may_send_stops_the_round_and_is_named(
     ledger = Ledger(mechanism=MECHANISM, num_records=SIZES)
     state = replace(SERVER.update_rule.start(np.zeros(2)), num_steps=1)
     with pytest.raises(RoundRefused, match=match):
-        SERVER.finish_round(
-            state, replies, round_index=1, streams=Streams.from_seed(0), ledger=ledger
+        next(
+            rounds(
+                SERVER,
+                state,
+                sum_over_sites=SERVER.over(lambda _: replies),
+                streams=Streams.from_seed(0),
+                ledger=ledger,
+            )
         )
     assert ledger.events == []
 
@@ -80,8 +86,8 @@ def test_params_move_only_by_a_release_that_the_ledger_holds() -> None:
     replies = [replace(reply, round_index=0) for reply in GOOD]
     state = SERVER.update_rule.start(np.zeros(2))
     streams = Streams.from_seed(0)
-    after = SERVER.finish_round(state, replies, round_index=0, streams=streams, ledger=ledger)
     total = SERVER.add_up(replies, round_index=0, dimension=2)
+    after = SERVER.finish_round(state, total, round_index=0, streams=streams, ledger=ledger)
     release = MECHANISM.privatize(total, round_index=0, streams=streams)
     np.testing.assert_array_equal(after.params, -release.value / 4.0)
     assert ledger.events == [release.event]

@@ -75,7 +75,7 @@ def run_with(rule: Any, mechanism: Mechanism) -> tuple[list[Any], Ledger, list[B
     states = rounds(
         server,
         rule.start(START.trainable),
-        exchange=exchange,
+        sum_over_sites=server.over(exchange),
         streams=Streams.from_seed(2),
         ledger=ledger,
     )

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 import dpfed_kan
+from dpfed_kan.data.partition import Natural
 from dpfed_kan.flower_app import compose, train
 from dpfed_kan.run import run
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
     "seed=5 num_rounds=3 data=synthetic data.source.num_records=90 data.source.input_dim=3 "
-    "data.partition.num_sites=3 noise.noise_multiplier=1.0 privacy.target_epsilon=null"
+    "partition.num_sites=3 noise.noise_multiplier=1.0 privacy.target_epsilon=null"
 )
 LOCAL_SUPERLINK_PORT = 39091
 
@@ -33,6 +34,11 @@ def test_overrides_are_those_of_the_command_line():
     experiment = compose("noise=column_normalized noise.correlation='0.8' num_rounds=1e2")
     assert experiment.noise.column_normalized
     assert (experiment.noise.correlation, experiment.num_rounds) == (0.8, 100)
+
+
+def test_the_data_of_real_hospitals_are_composed_with_their_own_sites():
+    data = compose("data=heart data.root=/records").data
+    assert (data.source.root, data.partition) == ("/records", Natural())
 
 
 @pytest.mark.parametrize(

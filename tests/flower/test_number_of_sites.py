@@ -12,7 +12,7 @@ SETTINGS = (
 
 
 def final_state(num_sites, directory):
-    experiment = compose(f"{SETTINGS} data.partition.num_sites={num_sites}")
+    experiment = compose(f"{SETTINGS} partition.num_sites={num_sites}")
     return run(experiment, directory / str(num_sites)).directory.load_checkpoint()
 
 

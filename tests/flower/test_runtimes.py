@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from dpfed_kan.flower.runtimes import InProcess, Ray
+from dpfed_kan.federated.runtimes import InProcess, Ray
+from dpfed_kan.flower import runtimes
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +30,7 @@ def test_in_process_gives_main_a_grid_of_the_sites_and_its_number_of_threads(fed
         seen.append({pool["num_threads"] for pool in threadpool_info()})
 
     with threadpool_limits(2):
-        InProcess().run(federation.build_site, num_sites=3, main=main)
+        runtimes.start(InProcess(), federation.build_site, num_sites=3, main=main)
         after = {pool["num_threads"] for pool in threadpool_info()}
     assert seen == [*federation.sizes, {1}]
     assert after == {2}
@@ -40,7 +41,7 @@ def test_what_main_raises_comes_out_of_in_process(federation):
         raise KeyError("round 3")
 
     with pytest.raises(KeyError):
-        InProcess().run(federation.build_site, num_sites=3, main=main)
+        runtimes.start(InProcess(), federation.build_site, num_sites=3, main=main)
 
 
 # Ray, in processes of its own: it is asked to leave none behind.
@@ -54,7 +55,8 @@ from dpfed_kan.federated.server import RoundRefused, Server, rounds
 from dpfed_kan.federated.site import Site
 from dpfed_kan.flower._compat import child_processes
 from dpfed_kan.flower.exchange import meet_sites
-from dpfed_kan.flower.runtimes import Ray
+from dpfed_kan.federated.runtimes import Ray
+from dpfed_kan.flower import runtimes
 from dpfed_kan.privacy.clipping import GradientBlock
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.mechanism import Mechanism
@@ -88,13 +90,13 @@ def main(grid):
     ledger = Ledger(mechanism=mechanism, num_records=SIZES)
     pids = [process.pid for process in child_processes()]
     Path("pids").write_text(" ".join(map(str, pids)))
-    for state in rounds(server, rule.start(np.zeros(2)), exchange=exchange,
+    for state in rounds(server, rule.start(np.zeros(2)), sum_over_sites=server.over(exchange),
                         streams=Streams.from_seed(0), ledger=ledger):
         print("round", state.num_steps, flush=True)
 
 def train():
     try:
-        Ray(num_workers=2).run(build_site, num_sites=3, main=main)
+        runtimes.start(Ray(num_workers=2), build_site, num_sites=3, main=main)
     except RoundRefused as error:
         sys.exit(str(error))
     except KeyboardInterrupt:

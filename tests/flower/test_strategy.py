@@ -7,12 +7,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from dpfed_kan.data.federation import IID, FederatedData
 from dpfed_kan.data.synthetic import SyntheticLogistic
 from dpfed_kan.experiment import Experiment, PrivacySettings
+from dpfed_kan.federated.runtimes import InProcess
 from dpfed_kan.federated.server import RoundRefused, Server
 from dpfed_kan.flower.client_app import client_app
 from dpfed_kan.flower.exchange import meet_sites
 from dpfed_kan.flower.grid import InProcessGrid
 from dpfed_kan.flower.records import decode_vector
-from dpfed_kan.flower.runtimes import InProcess
 from dpfed_kan.flower.strategy import PrivateStrategy
 from dpfed_kan.kan import TwoLayerKAN
 from dpfed_kan.privacy.ledger import Ledger

@@ -104,15 +104,9 @@ def test_fixed_size_fails_closed():
 
 
 def run_of_bins(num_bins: int, num_records: int, num_rounds: int, seed: int) -> list[set[int]]:
-    sampler, streams = BallsInBins(num_bins=num_bins), Streams.from_seed(seed)
-    return [
-        set(
-            sampler.draw(
-                num_records=num_records, round_index=t, rng=streams.generator("sampling")
-            ).tolist()
-        )
-        for t in range(num_rounds)
-    ]
+    rng = Streams.from_seed(seed).generator("sampling")
+    drawn = BallsInBins(num_bins=num_bins).draw_rounds(num_records=num_records, rng=rng)
+    return [set(drawn.of(t % num_bins).tolist()) for t in range(num_rounds)]
 
 
 def test_every_record_joins_exactly_one_of_any_b_consecutive_rounds():
@@ -139,8 +133,16 @@ def test_a_stream_per_round_would_not_be_balls_in_bins():
     joined = np.zeros(300, dtype=int)
     for t in range(7):
         rng = streams.generator("sampling", round_index=t)
-        joined[sampler.draw(num_records=300, round_index=t, rng=rng)] += 1
+        joined[sampler.draw_rounds(num_records=300, rng=rng).of(t)] += 1
     assert (joined != 1).any()
+
+
+def test_the_rounds_hold_the_records_of_their_bins():
+    sampler, streams = BallsInBins(num_bins=5), Streams.from_seed(4)
+    bins = sampler.bins(num_records=40, rng=streams.generator("sampling"))
+    drawn = sampler.draw_rounds(num_records=40, rng=streams.generator("sampling"))
+    for t in range(5):
+        assert drawn.of(t).tolist() == np.flatnonzero(bins == t).tolist()
 
 
 def test_sites_draw_different_bins():

@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,3 +144,63 @@ def test_the_file_is_json_lines_also_without_a_clip(tmp_path: Path) -> None:
     for line in path.read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert ledger(path, unclipped).events == [free]
+
+
+def ahead(path: Path) -> Ledger:
+    return Ledger(mechanism=MECHANISM, num_records=SIZES, path=path, reserve_ahead=5)
+
+
+def test_a_round_is_reserved_on_the_disk_before_it_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    durable = [""]
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        fsync(descriptor)
+        durable[0] = path.read_text()
+
+    monkeypatch.setattr(os, "fsync", watched)
+    running = ahead(path)
+    for t in range(12):
+        running.record(event(t))
+        assert ledger_of(tmp_path, durable[0]).num_spent >= t + 1
+        assert running.num_spent == t + 1
+    assert len(durable[0].splitlines()) == 1 + 3 + 10  # plan, reservations, older releases
+    running.settle()
+    assert durable[0] == path.read_text()
+    assert ledger(path).num_spent == 12
+
+
+def ledger_of(tmp_path: Path, text: str) -> Ledger:
+    """What somebody finds after the power has failed."""
+    path = tmp_path / "found.jsonl"
+    path.write_text(text)
+    return ledger(path)
+
+
+def test_rounds_reserved_by_a_run_that_broke_off_count_until_they_are_run(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    broken = ahead(path)
+    for t in range(7):
+        broken.record(event(t))
+    found = ahead(path)
+    assert (len(found.events), found.num_spent) == (7, 10)
+    assert found.spent(delta=1e-5).num_rounds == 10
+    for t in range(9):
+        found.record(event(t))
+    assert found.num_spent == 10
+    found.settle()
+    again = ahead(path)
+    assert again.num_spent == 10
+    for t in range(9, 20):
+        again.record(event(t))
+    assert (again.num_spent, ahead(path).num_spent) == (20, 20)
+
+
+def test_no_reservation_goes_beyond_the_horizon(tmp_path: Path) -> None:
+    running = ahead(tmp_path / "ledger.jsonl")
+    for t in range(MECHANISM.num_rounds):
+        running.record(event(t))
+    assert ahead(tmp_path / "ledger.jsonl").num_spent == MECHANISM.num_rounds

@@ -1,18 +1,26 @@
 import numpy as np
 import pytest
-from scipy.stats import binom, chisquare
+from scipy.stats import binom, binomtest, chisquare
 
-from dpfed_kan.privacy.joint_sampling import Sampling
 from dpfed_kan.privacy.sampling import Cyclic, FullBatch, Poisson
 from dpfed_kan.streams import Streams
 
 
-def joins(sampling: Sampling, *, num_records: int, num_rounds: int) -> np.ndarray:
-    streams = Streams.from_seed(1)
+def joins(
+    sampling: Poisson | Cyclic | FullBatch, *, num_records: int, num_rounds: int
+) -> np.ndarray:
     taken = np.zeros((num_rounds, num_records), dtype=bool)
+    together = None
+    if isinstance(sampling, Poisson):
+        rng = Streams.from_seed(1).generator("sampling")
+        together = sampling.draw_rounds(num_records=num_records, num_rounds=num_rounds, rng=rng)
     for t in range(num_rounds):
-        rng = streams.generator("sampling", round_index=t)
-        taken[t, sampling.draw(num_records=num_records, round_index=t, rng=rng)] = True
+        if together is not None:
+            drawn = together.of(t)
+        else:
+            drawn = sampling.draw(num_records=num_records, round_index=t)
+        assert (np.diff(drawn) > 0).all()
+        taken[t, drawn] = True
     return taken
 
 
@@ -41,6 +49,20 @@ def test_poisson_records_join_independently_of_each_other_and_of_the_past() -> N
     assert np.abs(np.corrcoef(taken.T) - np.eye(8)).max() < 0.03
     assert abs(np.corrcoef(taken[1:, 0], taken[:-1, 0])[0, 1]) < 0.03
     assert np.abs(taken.mean(axis=0) - 0.3).max() < 0.015
+
+
+@pytest.mark.parametrize("prob", [1.0, 0.97, 0.5, 0.01, 1e-15])
+def test_a_poisson_record_joins_as_often_as_it_should(prob: float) -> None:
+    taken = joins(Poisson(sampling_prob=prob), num_records=200, num_rounds=400)
+    assert binomtest(int(taken.sum()), taken.size, prob).pvalue > 1e-3
+    assert prob == 1.0 or taken.mean() < 1.0
+    first_and_last = taken[:, [0, -1]]
+    assert binomtest(int(first_and_last.sum()), first_and_last.size, prob).pvalue > 1e-3
+
+
+def test_the_rounds_of_one_stream_are_bounded_and_nest() -> None:
+    lengths = [Poisson.rounds_at_once(size) for size in (1, 20, 256, 257, 5000, 60_000, 10**7)]
+    assert lengths == [1024, 1024, 1024, 512, 32, 4, 1]
 
 
 def test_an_empty_poisson_batch_is_an_ordinary_one() -> None:

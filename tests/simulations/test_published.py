@@ -25,7 +25,7 @@ def digits(count: int) -> Digits:
 def test_a_run_of_the_comparison(monkeypatch: pytest.MonkeyPatch, model: str, rule: str) -> None:
     plan = macadam.mechanism
     monkeypatch.setattr(
-        macadam, "mechanism", lambda n, sigma: replace(plan(n, sigma), num_rounds=3)
+        macadam, "mechanism", lambda n, sigma, _: replace(plan(n, sigma), num_rounds=3)
     )
     row = macadam.train(rule, model_name=model, sigma=1.0, seed=0, digits=(digits(600), digits(50)))
     assert 0 <= row["test_accuracy"] <= 1

@@ -23,7 +23,7 @@ def _experiment(**changes: Any) -> Any:
             },
             "partition": {"_target_": "dpfed_kan.data.federation.IID", "num_sites": 3},
         },
-        "model": {"_target_": "dpfed_kan.kan.model.TwoLayerKAN", "hidden_width": 4},
+        "model": {"_target_": "dpfed_kan.kan.shape.TwoLayerKAN", "hidden_width": 4},
         "sampling": {"_target_": "dpfed_kan.privacy.sampling.Poisson", "sampling_prob": 0.3},
         "noise": {
             "_target_": "dpfed_kan.privacy.noising.GaussianNoise",
@@ -37,7 +37,7 @@ def _experiment(**changes: Any) -> Any:
             "target_delta": 1e-3,
         },
         "update": {"_target_": "dpfed_kan.update.sgd.ProjectedSGD", "learning_rate": 5.0},
-        "runtime": {"_target_": "dpfed_kan.flower.runtimes.InProcess"},
+        "runtime": {"_target_": "dpfed_kan.federated.runtimes.InProcess"},
     }
     for name, value in changes.items():
         node = config

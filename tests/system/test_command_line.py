@@ -49,6 +49,7 @@ def test_a_run_leaves_what_it_says_it_leaves(tmp_path: Path) -> None:
     (directory,) = (tmp_path / "outputs").glob("*/*")
     assert {path.name for path in directory.iterdir()} == FILES
     assert str(directory) in done.stdout
+    assert done.stdout.index("Planned") < done.stdout.index("q_k") < done.stdout.index("Result")
     stated = report(directory)["guarantee"]
     assert stated["epsilon"] > 0
     for word in ("accuracy", "AUC", "majority class", "worst site", "entropy", "trusted"):

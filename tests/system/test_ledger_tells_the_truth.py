@@ -63,7 +63,7 @@ def measured(sampling: Sampling, path: Path) -> tuple[np.ndarray, np.ndarray, di
     states = rounds(
         server,
         rule.start(np.zeros(DIMENSION)),
-        exchange=lambda broadcast: [site.work(broadcast) for site in sites],
+        sum_over_sites=server.over(lambda broadcast: [site.work(broadcast) for site in sites]),
         streams=Streams.from_seed(5),
         ledger=Ledger(mechanism=mechanism, num_records=SIZES, path=path),
     )

@@ -1,0 +1,76 @@
+"""Where simulated sites run: settings only, so that reading a configuration loads no engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dpfed_kan._validate import check_choice, check_count, check_positive
+
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fused:
+    """All sites in one kernel call over the union of their batches: the default, and the fastest.
+
+    The same draws bit for bit and the same releases up to rounding as message by message, for ten
+    sites or ten thousand; nothing of the federation is tested on the way.
+
+    Args:
+        num_threads: Of the matrix products; one, unless measured otherwise.
+        device: Where gradients are computed, cpu or cuda.
+    """
+
+    num_threads: int = 1
+    device: Device = "cpu"
+
+    def __post_init__(self) -> None:
+        check_choice("device", self.device, ("cpu", "cuda"))
+        check_count("num_threads", self.num_threads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InProcess:
+    """All sites in this process, by Flower messages: what tests a federation.
+
+    Args:
+        num_threads: Of the matrix products; one, unless measured otherwise.
+        timeout: Seconds to wait for the replies of a round.
+        device: Where gradients are computed, cpu or cuda.
+    """
+
+    num_threads: int = 1
+    timeout: float = 3600.0
+    device: Device = "cpu"
+
+    def __post_init__(self) -> None:
+        check_choice("device", self.device, ("cpu", "cuda"))
+        check_count("num_threads", self.num_threads)
+        check_positive("timeout", self.timeout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ray:
+    """Flower's simulation engine: worker processes, for large models (extra `ray`).
+
+    Args:
+        num_workers: Worker processes, one thread each.
+        num_threads: Of the server's own matrix products.
+        timeout: Seconds to wait for the replies of a round.
+        device: Where gradients are computed, cpu or cuda.
+    """
+
+    num_workers: int = 2
+    num_threads: int = 1
+    timeout: float = 3600.0
+    device: Device = "cpu"
+
+    def __post_init__(self) -> None:
+        check_choice("device", self.device, ("cpu", "cuda"))
+        check_count("num_workers", self.num_workers)
+        check_count("num_threads", self.num_threads)
+        check_positive("timeout", self.timeout)
+
+
+Messages = InProcess | Ray

@@ -1,0 +1,1 @@
+"""What lives at a site: its policy, the plan it approves, its key, its ledger, and its guard."""

@@ -1,0 +1,1 @@
+"""Where speed is claimed from: job J through every runtime, and in two neighbors, beside bare."""
