@@ -104,6 +104,7 @@ def _answer(
     try:
         return encode_reply(work(broadcast), run_id=run_id)
     except Refusal as refusal:
+        site_log(site).warning("this site refuses: %s", refusal.rule, exc_info=True)
         reason, refused = refusal.rule, True
     except Exception as error:
         site_log(site).exception("round %d could not be answered", broadcast.round_index)

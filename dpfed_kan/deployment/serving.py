@@ -33,4 +33,7 @@ class OwnSite:
 
 @lru_cache(maxsize=1)
 def _opened(files: SiteFiles, settings: str) -> DeployedSite:
-    return open_site(files, study_of(settings))
+    study = study_of(settings)
+    if study.num_records is None:
+        raise ValueError("expected the sizes of all sites before any work is asked for")
+    return open_site(files, study)

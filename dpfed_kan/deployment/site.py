@@ -12,6 +12,7 @@ from dpfed_kan.channel.client import serve
 from dpfed_kan.data.encoding import read_records
 from dpfed_kan.data.federation import hold_out
 from dpfed_kan.data.records import Records
+from dpfed_kan.deployment.guarding import answer, guard
 from dpfed_kan.deployment.site_files import SiteFiles
 from dpfed_kan.deployment.study import Study, described_columns
 from dpfed_kan.federated.refusal import Refusal
@@ -21,6 +22,7 @@ from dpfed_kan.models import port
 from dpfed_kan.privacy.clipping import Vector
 from dpfed_kan.privacy.joint_sampling import at_site
 from dpfed_kan.schema_file import load_schema
+from dpfed_kan.sites.guard import GuardedSite
 from dpfed_kan.streams import Streams
 
 
@@ -31,13 +33,18 @@ class DeployedSite:
     Args:
         files: What its administrator gave.
         study: What the server asks.
-        site: Its training records behind the gradient port.
+        site: Its training records behind the gradient port; behind its policy and ledger, too,
+            where it has a policy.
+        num_records: n_k, in units of privacy.
+        num_params: D.
         held_out: Its held-out records.
     """
 
     files: SiteFiles
     study: Study
-    site: Site
+    site: Site | GuardedSite
+    num_records: int
+    num_params: int
     held_out: Records = field(repr=False)
 
     @property
@@ -46,7 +53,13 @@ class DeployedSite:
         return self.study.run_id
 
     def work(self, broadcast: Broadcast) -> Reply:
-        """Answer a broadcast."""
+        """Answer a broadcast.
+
+        Raises:
+            Refusal: If the plan or the site's ledger says no.
+        """
+        if isinstance(self.site, GuardedSite):
+            return answer(self.site, broadcast)
         return self.site.work(broadcast)
 
     def serve(self, offer: ChannelOffer) -> int:
@@ -65,7 +78,7 @@ class DeployedSite:
             address=offer.address,
             token=offer.token,
             certificate_authority=self.files.channel_ca.read_bytes(),
-            dimension=self.site.gradients.num_params,
+            dimension=self.num_params,
         )
 
     def metrics(self, params: Vector) -> dict[str, Any] | None:
@@ -95,6 +108,9 @@ def open_site(files: SiteFiles, study: Study) -> DeployedSite:
         Unless the study declares a seed and the site allows that, every draw comes from the
         site's own key, which is made of the operating system's entropy and never leaves.
 
+    A site with a policy works only for a study whose sizes are all known: it can then write down
+    the plan that it says yes to.
+
     Raises:
         Refusal: If the site says no.
         ValueError: If a file cannot be used; for the site's own eyes.
@@ -104,8 +120,6 @@ def open_site(files: SiteFiles, study: Study) -> DeployedSite:
         raise Refusal("this site is not in the study")
     if experiment.seed is not None and not files.allow_seed:
         raise Refusal("a declared seed: this site serves no simulation")
-    if files.policy is not None:
-        raise Refusal("a policy is set, which this version cannot enforce")
     split, draws = _streams(files, study)
     schema = load_schema(files.schema)
     if described_columns(schema) != described_columns(study.source.schema):
@@ -138,10 +152,13 @@ def open_site(files: SiteFiles, study: Study) -> DeployedSite:
         streams=draws,
         patients=patients,
     )
+    guarded = files.policy is not None and study.num_records is not None
     return DeployedSite(
         files=files,
         study=study,
-        site=site,
+        site=guard(site, files=files, study=study, train=train) if guarded else site,
+        num_records=num_records,
+        num_params=gradients.num_params,
         held_out=records.take(np.flatnonzero(held_out)),
     )
 
@@ -165,8 +182,8 @@ def facts(files: SiteFiles, study: Study) -> SiteFacts:
     return SiteFacts(
         site=files.site,
         columns=columns,
-        num_records=opened.site.num_records,
-        num_params=opened.site.gradients.num_params,
+        num_records=opened.num_records,
+        num_params=opened.num_params,
         num_classes=opened.held_out.num_classes or 0,
     )
 

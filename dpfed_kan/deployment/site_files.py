@@ -26,7 +26,7 @@ class SiteFiles:
         data: The delimited file.
         schema: The site's copy of the agreed schema, YAML.
         state: Directory of the site's own key and log.
-        policy: The site's policy, YAML; None without.
+        policy: The site's policy, YAML; None for a trial, where the site serves what it is asked.
         channel_ca: Certificate of the authority that the data channel must show; None refuses
             that transport.
         allow_seed: Whether runs with a declared seed, which hide nothing, may use these records.
@@ -41,6 +41,16 @@ class SiteFiles:
     channel_ca: Path | None = None
     allow_seed: bool = False
     share_metrics: bool = False
+
+    @property
+    def ledger(self) -> Path:
+        """The site's own ledger over all runs."""
+        return self.state / "site.ledger"
+
+    @property
+    def ledger_key(self) -> Path:
+        """The key of the ledger's digests."""
+        return self.state / "ledger.key"
 
     @property
     def log(self) -> Path:

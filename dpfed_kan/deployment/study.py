@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dpfed_kan._validate import check_count
 from dpfed_kan.config import build, to_config
 from dpfed_kan.data.deployed import SitesOwnFiles
 from dpfed_kan.data.encoding import encoded_names
@@ -15,7 +17,9 @@ from dpfed_kan.data.schema import Schema
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.deployed import Deployed
 from dpfed_kan.privacy.clipping import Vector
+from dpfed_kan.privacy.mechanism import Mechanism
 
+_MEMBERS = {"study", "run_id", "frozen", "num_records"}
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -27,11 +31,14 @@ class Study:
         experiment: With data of `SitesOwnFiles` and `Deployed` as its runtime.
         run_id: 32 hexadecimal digits; the same when the run is resumed.
         frozen: Parameters that are not trained.
+        num_records: Site name to n_k, and the noise in `experiment` calibrated; None before the
+            sites have been met.
     """
 
     experiment: Experiment
     run_id: str
     frozen: Vector = field(repr=False)
+    num_records: Mapping[str, int] | None = None
 
     def __post_init__(self) -> None:
         if not _RUN_ID.fullmatch(self.run_id):
@@ -44,6 +51,25 @@ class Study:
                 "real sites each hold out a share of their own records: set data.held_out_by=site "
                 "and data.test_fraction in (0, 1)"
             )
+        if self.num_records is None:
+            return
+        if set(self.num_records) != set(self.source.sites):
+            raise ValueError("expected the size of every site of the study, and of no other")
+        if self.experiment.noise.noise_multiplier is None:
+            raise ValueError("expected a planned study to have its noise calibrated")
+
+    def planned(self, mechanism: Mechanism, num_records: Mapping[str, int]) -> Study:
+        """Return the study with what is known once all sites have been met.
+
+        Args:
+            mechanism: Its noise calibrated.
+            num_records: Site name to n_k.
+        """
+        experiment = self.experiment
+        if experiment.noise.noise_multiplier is None:
+            privacy = replace(experiment.privacy, target_epsilon=None)
+            experiment = replace(experiment, noise=mechanism.noise, privacy=privacy)
+        return replace(self, experiment=experiment, num_records=dict(num_records))
 
     @property
     def source(self) -> SitesOwnFiles:
@@ -81,7 +107,9 @@ class Study:
             Deployed(transport=self.runtime.transport, device=self.runtime.device)
         )
         frozen = np.ascontiguousarray(self.frozen, dtype="<f8").tobytes().hex()
-        return json.dumps({"study": config, "run_id": self.run_id, "frozen": frozen})
+        sizes = None if self.num_records is None else dict(sorted(self.num_records.items()))
+        document = {"study": config, "run_id": self.run_id, "frozen": frozen}
+        return json.dumps(document | {"num_records": sizes})
 
 
 def study_of(settings: str) -> Study:
@@ -91,11 +119,20 @@ def study_of(settings: str) -> Study:
         ValueError: If it describes none.
     """
     document = json.loads(settings)
-    if not isinstance(document, dict) or set(document) != {"study", "run_id", "frozen"}:
-        raise ValueError("expected the settings of a study: study, run_id and frozen")
+    if not isinstance(document, dict) or set(document) != _MEMBERS:
+        raise ValueError(f"expected the settings of a study: {', '.join(sorted(_MEMBERS))}")
+    sizes = document["num_records"]
+    if sizes is not None:
+        if not isinstance(sizes, dict):
+            raise ValueError("expected num_records by site")
+        for size in sizes.values():
+            check_count("num_records", size)
     frozen = np.frombuffer(bytes.fromhex(document["frozen"]), dtype="<f8")
     return Study(
-        experiment=build(document["study"]), run_id=document["run_id"], frozen=frozen.copy()
+        experiment=build(document["study"]),
+        run_id=document["run_id"],
+        frozen=frozen.copy(),
+        num_records=sizes,
     )
 
 

@@ -153,6 +153,7 @@ def _train(
     )
     num_records = {site: said.num_records for site, said in facts.items()}
     server = plan_server(experiment, num_records)
+    study = study.planned(server.mechanism, num_records)
     state = directory.load_checkpoint() or experiment.update.start(
         start.trainable, num_rounds=experiment.num_rounds
     )

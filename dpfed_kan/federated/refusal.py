@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_WORDS = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ,:_.'ε=-]{0,200}( \(site [A-Za-z0-9_.-]+\))?")
+_WORDS = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ,;:_.'()`/%εδ=+-]{0,400}")
 
 
 class Refusal(Exception):

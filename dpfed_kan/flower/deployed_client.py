@@ -144,7 +144,7 @@ def _scrubbed(handler: _Handler, *, sites: Sites, num_threads: int) -> _Handler:
                 with threadpool_limits(num_threads):
                     return handler(message, context)
             except Refusal as refusal:
-                site_log(name).warning("this site refuses: %s", refusal.rule)
+                site_log(name).warning("this site refuses: %s", refusal.rule, exc_info=True)
                 return Message(
                     Error(SITE_REFUSED, f"{refusal.rule} (site {name})"), reply_to=message
                 )

@@ -24,6 +24,16 @@ _SCHEMA = {
     ],
     "label": {"name": "outcome", "positive": ["ill"], "negative": ["well"]},
 }
+_POLICY = {
+    "budget_epsilon": 10.0,
+    "budget_delta": 0.005,
+    "min_records": 50,
+    "allowed_plans": "any",
+    "privacy_unit": "record",
+    "max_sampling_prob": 0.5,
+    "metrics_may_leave": True,
+    "allow_seeded_streams": True,
+}
 
 
 def write_trial(directory: Path) -> None:
@@ -46,12 +56,15 @@ def write_trial(directory: Path) -> None:
                     "site": name,
                     "data": f"{name}.csv",
                     "schema": "schema.yaml",
+                    "policy": "policy.yaml",
                     "allow_seed": True,
                     "share_metrics": True,
                 }
             )
         schema = yaml.safe_dump(_SCHEMA, sort_keys=False)
         (directory / "schema.yaml").write_text(schema, encoding="utf-8")
+        policy = yaml.safe_dump(_POLICY, sort_keys=False)
+        (directory / "policy.yaml").write_text(policy, encoding="utf-8")
         text = yaml.safe_dump({"port": 9500, "sites": sites}, sort_keys=False)
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -32,7 +32,9 @@ def test_a_study_comes_back_equal_and_leaves_the_servers_paths_behind(trial):
         "[]",
         "not json",
         json.dumps({"experiment": {}, "key": "00" * 32, "seeded": True}),
-        json.dumps({"study": {"_target_": "os.system"}, "run_id": RUN, "frozen": ""}),
+        json.dumps(
+            {"study": {"_target_": "os.system"}, "run_id": RUN, "frozen": "", "num_records": None}
+        ),
     ],
 )
 def test_settings_of_anything_else_are_refused(settings):

@@ -26,7 +26,7 @@ PASTED = [
 
 
 def test_the_page_has_what_is_typed_here() -> None:
-    assert [words[2] for words in PASTED] == ["new", "up", "status", "run", "down"]
+    assert [words[2] for words in PASTED] == ["new", "up", "status", "run", "verify", "down"]
 
 
 def test_the_settings_that_the_page_shows_are_settings(tmp_path: Path) -> None:
