@@ -71,7 +71,8 @@ def test_the_page_followed_literally_ends_with_a_model_and_a_report(tmp_path: Pa
     assert report["guarantee"]["private"]
     assert report["guarantee"]["noise_source"] == "operating system entropy"
     assert report["run"]["finished"]
+    assert report["deployment"]["seconds_per_round"] < 1.0
     assert (tmp_path / "trial" / "first" / "checkpoint.npz").exists()
     told = report["diagnostics_not_private"]["per_site"]
     assert set(told) == {"hospital-1", "hospital-2", "hospital-3"}
-    print({site: metrics["auc"] for site, metrics in told.items()})
+    print(report["deployment"], {site: metrics["auc"] for site, metrics in told.items()})
