@@ -92,7 +92,8 @@ def print_report(run: Run, console: Console) -> None:
     console.print(table)
     for site, reason in sorted(run.left_out.items()):
         console.print(f"{site} takes no part: {reason}", style="bold", highlight=False)
-    console.print(_quality_table(run.assessment))
+    if run.assessment is not None:
+        console.print(_quality_table(run.assessment))
     style = "bold red" if math.isinf(run.guarantee.epsilon) else "bold"
     console.print(sentence(run), style=style, highlight=False)
     directory = run.directory
@@ -110,7 +111,9 @@ def print_report(run: Run, console: Console) -> None:
 _SITES_SHOWN = 12
 
 
-def _diagnostics(found: Assessment) -> dict[str, Any]:
+def _diagnostics(found: Assessment | None) -> dict[str, Any]:
+    if found is None:
+        return {"note": "the server holds no records, so that there is nothing to measure on"}
     return {
         "note": _NOT_PRIVATE,
         **asdict(found.pooled),
