@@ -125,7 +125,7 @@ def epsilon_from_rates(rates: Rates, *, delta: float, confidence: float = 0.95) 
         (true_positive - delta) / false_positive,
         (true_negative - delta) / false_negative,
     ]
-    return max(0.0, *(math.log(ratio) for ratio in ratios if ratio > 0.0))
+    return max([0.0, *(math.log(ratio) for ratio in ratios if ratio > 0.0)])
 
 
 def epsilon_from_mu(rates: Rates, *, delta: float, confidence: float = 0.95) -> float:
