@@ -43,8 +43,9 @@ class SweepCost:
         """What choosing costs, in two sentences."""
         together = "∞" if math.isinf(self.epsilon) else f"{self.epsilon:.4g}"
         one = "∞" if math.isinf(self.largest) else f"{self.largest:.4g}"
+        one = f" (at most {one} here)" if self.largest > 0 else ""
         return (
-            f"Choosing the best run is not covered by the ε of one run (at most {one} here). If "
+            f"Choosing the best run is not covered by the ε of one run{one}. If "
             f"all were on the same records, the {self.num_runs} runs that released anything "
             f"({self.num_rounds} rounds; every seed, failed and unfinished runs too) together cost "
             f"ε ≤ {together} at δ={self.delta:g}, whichever is chosen; accountant: {self.method}."

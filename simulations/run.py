@@ -166,12 +166,25 @@ def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _keys(value, f"{prefix}{key}.")
 
 
+def _run_all() -> None:
+    try:
+        _hydra_main()
+    except (_Failed, HydraException, OSError):
+        raise
+    except Exception as error:  # such as a worker that the system has killed
+        if not Announcer.started:
+            raise
+        print(f"the sweep broke off: {type(error).__name__}: {error}", file=sys.stderr)
+        finish(Announcer.started)
+        raise
+    finish(Announcer.started)
+
+
 def main() -> None:
     """Run, and end with one clear line and an exit code where something is wrong."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come here, to be told in one line
     try:
-        _hydra_main()
-        finish(Announcer.started)
+        _run_all()
     except SweepFailed as error:
         sys.exit(f"error: {error}")
     except _Failed as error:

@@ -42,7 +42,8 @@ class Announcer(Callback):
         """Print the plan and write it down for the summary."""
         directory = Path(str(config.hydra.sweep.dir)).absolute()
         jobs = _jobs(list(config.hydra.overrides.task))
-        numbered = OmegaConf.to_container(config.hydra.sweep)["subdir"] == "${hydra.job.num}"
+        sweep: dict[str, Any] = OmegaConf.to_container(config.hydra.sweep)  # type: ignore[assignment]
+        numbered = sweep["subdir"] == "${hydra.job.num}"
         named = [{"dir": str(number), "overrides": job} for number, job in enumerate(jobs)]
         plan = {
             "began": time.time(),
