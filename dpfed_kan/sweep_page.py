@@ -12,9 +12,10 @@ from dpfed_kan.sweep import METRICS, Group, Sweep, Value, groups, utility
 from dpfed_kan.sweep_cost import SweepCost
 
 _WIDTH, _HEIGHT, _MARGIN = 560, 320, 48
-_STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;margin:1rem 0;display:block;overflow-x:auto}
-th,td{border:1px solid #bbb;padding:.25rem .6rem;text-align:right}th{background:#f3f3f3}
+_STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:76rem;margin:2rem auto;padding:0 1rem}
+table{font-size:.85rem;border-collapse:collapse;margin:1rem 0;
+display:block;overflow-x:auto}
+th,td{border:1px solid #bbb;padding:.2rem .5rem;text-align:right;white-space:nowrap}th{background:#f3f3f3}
 td.text,th.text{text-align:left}.failed,.unfinished{color:#a00;font-weight:bold}
 p.cost{border-left:4px solid #a00;padding:.5rem 1rem;background:#fff4f2}svg{max-width:100%}"""
 _NOTE = (
@@ -84,7 +85,7 @@ def with_deviation(group: Group, name: str) -> str:
     if math.isinf(group.means[name]):
         return "∞"
     spread = f" ± {group.deviations[name]:.2g}" if name in group.deviations else ""
-    return f"{group.means[name]:.4g}{spread}"
+    return f"{group.means[name]:.3g}{spread}"
 
 
 def _means(sweep: Sweep, found: Sequence[Group]) -> str:

@@ -215,7 +215,8 @@ def read_spent(path: Path) -> tuple[dict[str, Any], int]:
         raise ValueError(f"{path.absolute()} cannot be read: {error.strerror}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, KeyError, IndexError):
         raise ValueError(f"{path} is no ledger of a run") from None
-    return plan, max([released, *[int(number) for number in owed if number is not None][-1:]])
+    last = [int(number) for number in owed if number is not None][-1:]
+    return plan, max([released, *last])
 
 
 def describe(value: object) -> Any:
