@@ -15,9 +15,11 @@ _WIDTH, _HEIGHT, _MARGIN = 560, 320, 48
 _STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:76rem;margin:2rem auto;padding:0 1rem}
 table{font-size:.85rem;border-collapse:collapse;margin:1rem 0;
 display:block;overflow-x:auto}
-th,td{border:1px solid #bbb;padding:.2rem .5rem;text-align:right;white-space:nowrap}th{background:#f3f3f3}
+th,td{border:1px solid #bbb;padding:.2rem .5rem;text-align:right;white-space:nowrap}
+th{background:#f3f3f3}
 td.text,th.text{text-align:left}.failed,.unfinished{color:#a00;font-weight:bold}
-p.cost{border-left:4px solid #a00;padding:.5rem 1rem;background:#fff4f2}svg{max-width:100%}"""
+p.cost{border-left:4px solid #a00;padding:.5rem 1rem;background:#fff4f2}
+svg{width:100%;max-width:40rem}"""
 _NOTE = (
     "Accuracy, AUC and loss are measured on held-out records without noise: they are facts about "
     "those records and are not covered by any ε."
@@ -148,6 +150,8 @@ def _frontier(found: Sequence[Group]) -> str:
         f"{html.escape(_label(group))}: ε {epsilon:.4g}, {name} {value:.4g}</title></circle>"
         for epsilon, value, _, group in points
     )
+    edge = _MARGIN - 12
+    axes = f"M{edge} {edge}V{_HEIGHT - edge}H{_WIDTH - edge}"
     ends = (
         f'<text x="{_MARGIN}" y="{_HEIGHT - 8}">ε {min(p[0] for p in points):.3g}</text>'
         f'<text x="{_WIDTH - 8}" y="{_HEIGHT - 8}" text-anchor="end">ε '
@@ -158,6 +162,7 @@ def _frontier(found: Sequence[Group]) -> str:
     return (
         f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" font-size="13" '
         f'aria-label="{name} against ε of each group; the figures are in the table above">'
+        f'<path d="{axes}" fill="none" stroke="#999"/>'
         f'<polyline points="{line}" fill="none" stroke="#036"/>{dots}{ends}</svg>'
         f"<figcaption>Held-out {name} against ε; filled: no other group has a smaller ε and at "
         "least its utility.</figcaption></figure>"

@@ -21,11 +21,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from dpfed_kan.sweep import ERROR_LOG, JOBS_FILE
+
 if TYPE_CHECKING:
     from dpfed_kan.experiment import Experiment
     from dpfed_kan.run import Run
 
-JOBS_FILE, ERROR_LOG = "sweep.json", "error.log"
 Train = Callable[["Experiment", Path, bool], "Run"]
 
 
