@@ -167,6 +167,9 @@ def _state(directory: Path, wanted: Experiment) -> str:
     config, report = directory / "config.yaml", directory / "report.json"
     if not config.is_file():
         return "new"
+    if not any((directory / name).exists() for name in ("key", "ledger.jsonl")):
+        config.unlink()  # a crash while the run was set up: nothing was drawn, nothing released
+        return "new"
     plain = yaml.safe_load(yaml.safe_dump(to_config(wanted)))
     if yaml.safe_load(config.read_text(encoding="utf-8")) != plain:
         raise ValueError(

@@ -784,8 +784,8 @@ MUTANTS = (
     Mutant(
         name="sweep: an unfinished run is skipped",
         path="simulations/sweeping.py",
-        old='    if not report.is_file():\n        return "begun"',
-        new='    if not report.is_file():\n        return "finished"',
+        old="report.is_file() and json.loads(",
+        new="not report.is_file() or json.loads(",
         tests="tests/simulations/test_sweeps.py",
     ),
     Mutant(

@@ -168,6 +168,10 @@ def test_an_unfinished_run_goes_on_and_another_run_is_not_overwritten(
     assert after["diagnostics_not_private"] == report["diagnostics_not_private"]
     assert (tmp_path / "sweep" / "1" / "ledger.jsonl").read_text() == ledger
     assert (tmp_path / "sweep" / "1" / "key").read_text() == key
+    (tmp_path / "sweep" / "2").mkdir()
+    (tmp_path / "sweep" / "2" / "config.yaml").write_text("num_ro")  # torn before anything ran
+    third = command(*words[:-2], "seed=1,2,3", "hydra.sweep.dir=sweep")
+    assert third.returncode == 0, third.stderr
     other = command(*words[:-2], "seed=1,3", "hydra.sweep.dir=sweep")
     assert other.returncode == 1
     assert "holds a run of other settings" in other.stdout
