@@ -10,75 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dpfed_kan._validate import check_count
-from dpfed_kan.canary_run import CANARIES, Bug, CanaryRun
+from dpfed_kan.audit_forms import CONFIDENCE, OneRun, TwoRun, one_run, two_run
+from dpfed_kan.canary_run import Bug, CanaryRun
 from dpfed_kan.experiment import Experiment
-from dpfed_kan.privacy.accounting.bounds import gaussian_sensitivity
-from dpfed_kan.privacy.accounting.sites import account_run
-from dpfed_kan.privacy.auditing import (
-    Rates,
-    epsilon_from_mu,
-    epsilon_from_one_run,
-    epsilon_from_rates,
-    guess,
-    raw_scores,
-    raw_shifts,
-    shifts,
-    whitened_scores,
-)
-from dpfed_kan.privacy.clipping import Vector
-from dpfed_kan.privacy.sampling import Cyclic, FullBatch
+from dpfed_kan.privacy.joint_sampling import FixedSize
+from dpfed_kan.privacy.sampling import Cyclic, FullBatch, PoissonBatch
 from dpfed_kan.simulated_sites import SimulatedSites
 from dpfed_kan.streams import Streams
 
-CONFIDENCE = 0.95
 BUGS: tuple[Bug, ...] = ("noise halved", "clip off")
-_SHARE_GUESSED = 0.4
-
-
-@dataclass(frozen=True, kw_only=True)
-class TwoRun:
-    """The two-run form.
-
-    Args:
-        epsilon: The account's upper bound for the rounds that were run.
-        epsilon_lower: Lower bound on ε from the whitened score.
-        unwhitened: The same from a score that leaves the correlation in the noise.
-        method: How the rates became ε.
-        num_rounds: Of every run.
-        rates: At the threshold, which lies where the account puts it.
-    """
-
-    epsilon: float
-    epsilon_lower: float
-    unwhitened: float
-    method: str
-    num_rounds: int
-    rates: Rates
-
-
-@dataclass(frozen=True, kw_only=True)
-class OneRun:
-    """The one-run form.
-
-    Args:
-        epsilon: The account's upper bound.
-        epsilon_lower: Lower bound on ε.
-        num_canaries: m.
-        num_guesses: r.
-        num_correct: v.
-        num_rounds: Of the run.
-    """
-
-    epsilon: float
-    epsilon_lower: float
-    num_canaries: int
-    num_guesses: int
-    num_correct: int
-    num_rounds: int
+FEWEST_CANARIES = 120  # with fewer the server itself refuses a site that does not clip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +95,12 @@ def audit(
     check_count("num_runs", num_runs, low=0)
     check_count("num_rounds", num_rounds)
     check_count("num_canaries", num_canaries, low=0)
-    if num_runs + num_canaries == 0 or num_runs == 1:
-        raise ValueError("expected num_runs of at least 2 or num_canaries of at least 1")
+    if num_runs + num_canaries == 0 or num_runs == 1 or 0 < num_canaries < FEWEST_CANARIES:
+        raise ValueError(
+            f"expected num_runs={num_runs} to be 0 or at least 2, num_canaries={num_canaries} to "
+            f"be 0 or at least {FEWEST_CANARIES} (fewer prove next to nothing), and one of them "
+            "above 0"
+        )
     if experiment.noise.noise_multiplier == 0:
         raise ValueError("noise=none: ε = ∞, and no audit can exceed it; choose noise=independent")
     experiment, note = _auditable(experiment, keep_sampling=keep_sampling)
@@ -161,7 +109,7 @@ def audit(
     mechanism = experiment.mechanism(sites.num_records)
     short = replace(experiment, num_rounds=min(num_rounds, experiment.num_rounds))
     small = CanaryRun.small(short.mechanism(sites.num_records), short.update, streams=streams)
-    large = CanaryRun.beside(experiment, sites, mechanism, num_canaries=max(1, num_canaries))
+    large = CanaryRun.beside(experiment, sites, mechanism, num_canaries=num_canaries or 1)
     delta = experiment.privacy.target_delta
 
     def find(bug: Bug | None) -> Found:
@@ -194,103 +142,14 @@ def _auditable(experiment: Experiment, *, keep_sampling: bool) -> tuple[Experime
     batches = experiment.sampling.describe()
     if isinstance(experiment.sampling, (FullBatch, Cyclic)):
         return experiment, f"all that the account reads; sampling: {batches}"
+    if keep_sampling and isinstance(experiment.sampling, (FixedSize, PoissonBatch)):
+        raise ValueError(
+            f"batches of a given size ({batches}) do not fit an audit's small federation: leave "
+            "out --keep-sampling"
+        )
     if keep_sampling:
         return experiment, f"the auditor does not know who joined ({batches}): far from tight"
     return replace(experiment, sampling=FullBatch()), (
         f"full batches in the place of {batches}, at the same target; what secret random batches "
         "add to privacy is the account's word and not audited"
-    )
-
-
-def _accounted(run: CanaryRun, delta: float) -> float:
-    """Return the account's ε of the canaries' site."""
-    server = run.server
-    found = account_run(server.mechanism, num_records=server.num_records, delta=delta)
-    return found.sites[CANARIES].epsilon
-
-
-def two_run(
-    run: CanaryRun, *, num_runs: int, delta: float, streams: Streams, bug: Bug | None = None
-) -> TwoRun:
-    """Return what independent runs with and without one canary prove.
-
-    The canary takes the place that the account is worst for; the threshold is half of the shift
-    that the account expects, fixed before the runs, so that all of them count.
-
-    Args:
-        run: To repeat.
-        num_runs: How often, half of them with the canary.
-        delta: δ.
-        streams: Of all the runs; each has its own.
-        bug: Planted, or none.
-    """
-    mechanism = run.server.mechanism
-    noise, horizon = mechanism.noise, mechanism.num_rounds
-    patterns = run.patterns()
-    place = int(np.argmax(shifts(noise, patterns, horizon=horizon)))
-    pattern = patterns[:, [place]]
-    whitened, raw = np.zeros(num_runs), np.zeros(num_runs)
-    is_in = np.arange(num_runs) % 2 == 0
-    for index in range(num_runs):
-        present = np.zeros(run.num_canaries, dtype=bool)
-        present[place] = is_in[index]
-        seen = run.seen(present, streams=streams.for_site(f"run {index}"), bug=bug)[:, [place]]
-        whitened[index] = whitened_scores(noise, seen, pattern, horizon=horizon)[0]
-        raw[index] = raw_scores(noise, seen, pattern, horizon=horizon)[0]
-    half = 0.0 if mechanism.neighboring_relation == "replace_one" else 0.5
-    gaussian = gaussian_sensitivity(mechanism, mechanism.num_rounds) is not None
-    bound = epsilon_from_mu if gaussian else epsilon_from_rates
-
-    def rates(scores: Vector, shift: float) -> Rates:
-        taken = scores > half * shift
-        return Rates(
-            num_in=int(is_in.sum()),
-            true_positives=int(taken[is_in].sum()),
-            num_out=int((~is_in).sum()),
-            false_positives=int(taken[~is_in].sum()),
-        )
-
-    seen_whitened = rates(whitened, shifts(noise, pattern, horizon=horizon)[0])
-    seen_raw = rates(raw, raw_shifts(noise, pattern, horizon=horizon)[0])
-    return TwoRun(
-        epsilon=_accounted(run, delta),
-        epsilon_lower=bound(seen_whitened, delta=delta, confidence=CONFIDENCE),
-        unwhitened=bound(seen_raw, delta=delta, confidence=CONFIDENCE),
-        method="Clopper-Pearson, Gaussian form" if gaussian else "Clopper-Pearson, any mechanism",
-        num_rounds=mechanism.num_rounds,
-        rates=seen_whitened,
-    )
-
-
-def one_run(run: CanaryRun, *, delta: float, streams: Streams, bug: Bug | None = None) -> OneRun:
-    """Return what one run proves in which a coin decided of each canary whether it is in.
-
-    Args:
-        run: Its canaries are the m of the bound.
-        delta: δ.
-        streams: Of the run, and of the coins.
-        bug: Planted, or none.
-    """
-    mechanism = run.server.mechanism
-    coins = streams.for_site("coins").generator("split")
-    present = coins.integers(2, size=run.num_canaries).astype(bool)
-    seen = run.seen(present, streams=streams.for_site("one run"), bug=bug)
-    scores = whitened_scores(mechanism.noise, seen, run.patterns(), horizon=mechanism.num_rounds)
-    num_guesses = 2 * max(1, round(_SHARE_GUESSED * run.num_canaries / 2))
-    guesses = guess(scores, num_guesses=min(num_guesses, run.num_canaries))
-    correct = int(((guesses > 0) & present).sum() + ((guesses < 0) & ~present).sum())
-    num_guesses = int((guesses != 0).sum())
-    return OneRun(
-        epsilon=_accounted(run, delta),
-        epsilon_lower=epsilon_from_one_run(
-            num_canaries=run.num_canaries,
-            num_guesses=num_guesses,
-            num_correct=correct,
-            delta=delta,
-            confidence=CONFIDENCE,
-        ),
-        num_canaries=run.num_canaries,
-        num_guesses=num_guesses,
-        num_correct=correct,
-        num_rounds=mechanism.num_rounds,
     )

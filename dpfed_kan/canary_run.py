@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.canaries import (
@@ -148,13 +147,16 @@ class CanaryRun:
             "cyclic, poisson or balls_in_bins"
         )
 
-    def seen(
-        self, present: NDArray[np.bool_], *, streams: Streams, bug: Bug | None = None
-    ) -> Matrix:
+    @property
+    def sign_of_out(self) -> float:
+        """What stands in the place of a canary that is out: its opposite, or nothing (NaN)."""
+        return -1.0 if self.server.mechanism.neighboring_relation == "replace_one" else np.nan
+
+    def seen(self, signs: Vector, *, streams: Streams, bug: Bug | None = None) -> Matrix:
         """Run all rounds and return what is seen along each canary's direction.
 
         Args:
-            present: Shape (m,): which canaries are in.
+            signs: Shape (m,), as of `CanaryGradients`.
             streams: Of this run and no other.
             bug: Planted where the account does not look: noise at half of κ, or a site that
                 clips at ten times C. (With the account's own mechanism the ledger refuses the
@@ -171,10 +173,9 @@ class CanaryRun:
             name=CANARIES,
             num_records=self.num_canaries,
             gradients=CanaryGradients(
-                present=present,
+                signs=signs,
                 model_params=len(self.start) - self.num_canaries,
                 l2_clip_norm=clip_norm,
-                replaced=mechanism.neighboring_relation == "replace_one",
             ),
             sampling=at_site(mechanism.sampling, self.num_canaries),
             l2_clip_norm=clip_norm * (_UNCLIPPED if bug == "clip off" else 1.0),

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfed_kan.federated.site import PerExampleGradients
 from dpfed_kan.privacy.clipping import GradientBlock, Matrix, Vector
@@ -27,25 +26,23 @@ class CanaryGradients:
     """The gradient port of a site that holds m canaries and nothing else.
 
     Parameters are a model's D, in which canaries have no gradient, and m more, one a canary.
-    A canary that is out contributes nothing, as a record that was zeroed out: its gradient is
-    not finite, which the product leaves out. Under replace-one it is its own opposite instead.
+    A canary that is zeroed out has a gradient that is not finite, which the product leaves out.
 
     Args:
-        present: Shape (m,): whether each canary is in.
+        signs: Shape (m,): 1 for a canary that is in, −1 for one that is replaced by its opposite,
+            NaN for one that is zeroed out.
         model_params: D, which may be 0.
         l2_clip_norm: C.
-        replaced: Whether out means replaced by the opposite.
     """
 
-    present: NDArray[np.bool_] = field(repr=False)
+    signs: Vector = field(repr=False)
     model_params: int
     l2_clip_norm: float
-    replaced: bool = False
 
     @property
     def num_params(self) -> int:
         """D + m."""
-        return self.model_params + len(self.present)
+        return self.model_params + len(self.signs)
 
     def blocks(self, params: Vector, indices: Indices) -> tuple[GradientBlock, ...]:
         """Return the gradients of the canaries at `indices`, whatever the params are."""
@@ -58,13 +55,11 @@ class CanaryGradients:
 
     @cached_property
     def _directions(self) -> Matrix:
-        return np.eye(len(self.present))
+        return np.eye(len(self.signs))
 
     @cached_property
     def _lengths(self) -> Matrix:
-        length = _OVERSHOOT * self.l2_clip_norm
-        absent = -length if self.replaced else np.nan
-        return np.where(self.present, length, absent)[:, None]
+        return np.asarray(_OVERSHOOT * self.l2_clip_norm * self.signs[:, None])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import yaml
 
-from dpfed_kan.auditing import audit, one_run, two_run
+from dpfed_kan.audit_forms import one_run, two_run
+from dpfed_kan.auditing import BUGS, audit
 from dpfed_kan.canary_run import CanaryRun
 from dpfed_kan.cli import main
 from dpfed_kan.config import to_config
@@ -82,8 +83,9 @@ def test_other_relations_and_normalisations_hold_and_tell(changes: dict[str, Any
     run = small(rule="sgd", correlation=0.8, **changes)
     found = two_run(run, num_runs=200, delta=DELTA, streams=streams())
     assert 0.4 * found.epsilon < found.epsilon_lower <= found.epsilon
-    wrong = two_run(run, num_runs=200, delta=DELTA, streams=streams(), bug="noise halved")
-    assert wrong.epsilon_lower > wrong.epsilon
+    for bug in BUGS:
+        wrong = two_run(run, num_runs=160, delta=DELTA, streams=streams(), bug=bug)
+        assert wrong.epsilon_lower > wrong.epsilon
 
 
 @pytest.mark.parametrize("sampling", [Poisson(sampling_prob=0.5), BallsInBins(num_bins=2)])
@@ -97,18 +99,18 @@ def test_random_batches_are_bounded_by_the_form_that_holds_for_them(sampling: An
 def test_the_canary_of_a_cyclic_schedule_is_known_to_the_round() -> None:
     run = small(rule="sgd", correlation=0.5, sampling=Cyclic(num_batches=3))
     assert run.patterns()[:, 1].tolist() == [0, 1, 0, 0, 1, 0]
-    present = np.zeros(run.num_canaries, dtype=bool)
-    present[1] = True
-    silent = run.seen(present, streams=streams()) - run.seen(~present & False, streams=streams())
+    present = np.full(run.num_canaries, np.nan)
+    present[1] = 1.0
+    silent = run.seen(present, streams=streams()) - run.seen(np.nan * present, streams=streams())
     np.testing.assert_allclose(silent[:, 1], [0, 1, 0, 0, 1, 0], atol=1e-9)
     np.testing.assert_allclose(silent[:, 2], 0, atol=1e-5)
 
 
 def test_what_a_canary_adds_is_one_clip_norm_in_the_rules_own_space() -> None:
     run = small(rule="macadam", correlation=0.5)
-    present = np.zeros(run.num_canaries, dtype=bool)
-    present[3] = True
-    first = (run.seen(present, streams=streams()) - run.seen(~present & False, streams=streams()))[
+    present = np.full(run.num_canaries, np.nan)
+    present[3] = 1.0
+    first = (run.seen(present, streams=streams()) - run.seen(np.nan * present, streams=streams()))[
         0
     ]
     assert first[3] == pytest.approx(1.0, abs=1e-9)
@@ -137,18 +139,23 @@ def test_one_run_beside_real_records(experiment: Make, rule: str) -> None:
 
 
 def test_an_audit_says_what_it_did_not_audit(experiment: Make) -> None:
-    found = audit(experiment(), num_runs=4, num_canaries=60, num_rounds=3)
+    found = audit(experiment(), num_runs=4, num_canaries=120, num_rounds=3)
     assert "full batches in the place of Poisson, q=0.3" in found.note
     assert found.found.two_run is not None
     assert found.found.two_run.num_rounds == 3
     assert found.found.one_run is not None
     assert found.found.one_run.num_rounds == 10
-    kept = audit(experiment(), num_runs=0, num_canaries=60, keep_sampling=True)
+    kept = audit(experiment(), num_runs=0, num_canaries=120, keep_sampling=True)
     assert "does not know who joined" in kept.note
     assert kept.found.two_run is None
     with pytest.raises(ValueError, match="no audit can exceed it"):
         audit(experiment(noise={"_target_": "dpfed_kan.privacy.noising.NoNoise"}))
-    with pytest.raises(ValueError, match="num_runs of at least 2"):
+    sized = {"_target_": "dpfed_kan.privacy.joint_sampling.FixedSize", "batch_size": 9}
+    with pytest.raises(ValueError, match="leave out --keep-sampling"):
+        audit(experiment(sampling=sized), keep_sampling=True)
+    with pytest.raises(ValueError, match="fewer prove next to nothing"):
+        audit(experiment(), num_canaries=60)
+    with pytest.raises(ValueError, match="num_canaries=0 to be 0 or at least 120"):
         audit(experiment(), num_runs=0, num_canaries=0)
 
 
@@ -166,7 +173,7 @@ def test_the_command_saves_beside_the_run_what_it_shows(
     assert saved["controls"]["clip off"]["one_run"]["num_correct"] == 160
     bound = saved["found"]["one_run"]
     assert 0 <= bound["epsilon_lower"] <= bound["epsilon"]
-    again = ["audit", str(tmp_path / "config.yaml"), "--runs", "0", "--json", "--canaries", "50"]
+    again = ["audit", str(tmp_path / "config.yaml"), "--runs", "0", "--json", "--canaries", "120"]
     main(again)
     assert json.loads(capsys.readouterr().out)["found"]["two_run"] is None
 
