@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from dpfed_kan.flower.exchange import meet_sites
 from dpfed_kan.flower.grid import InProcessGrid
 from dpfed_kan.kan import TwoLayerKAN
 from dpfed_kan.models import port
+from dpfed_kan.privacy.clipping import Vector
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.noising import GaussianNoise
 from dpfed_kan.privacy.sampling import Poisson
@@ -62,8 +63,16 @@ def job(
     )
 
 
-def bare_loop(planned: Experiment, sites: SimulatedSites) -> Iterator[None]:
-    """The same maths over all records at once: no site, ledger, check or framework."""
+def bare_loop(
+    planned: Experiment, sites: SimulatedSites, *, seen: Callable[[Vector], None] | None = None
+) -> Iterator[None]:
+    """The same maths over all records at once: no site, ledger, check or framework.
+
+    Args:
+        planned: Job J.
+        sites: Its records.
+        seen: Told the params after each round, for tests.
+    """
     shards = sites.federation.shards.values()
     gradients = port.gradients(
         sites.model,
@@ -91,6 +100,8 @@ def bare_loop(planned: Experiment, sites: SimulatedSites) -> Iterator[None]:
         norm = math.sqrt(float(offset @ offset))
         if norm > RADIUS:
             params = start + (RADIUS / norm) * offset
+        if seen is not None:
+            seen(params)
         yield
 
 
