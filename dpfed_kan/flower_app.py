@@ -24,7 +24,7 @@ from dpfed_kan.experiment import Experiment
 from dpfed_kan.flower.client_app import client_app
 from dpfed_kan.flower.runtimes import Grid
 from dpfed_kan.flower.server_app import RunConfig, server_app
-from dpfed_kan.report import as_json, print_report
+from dpfed_kan.report import print_report, save
 from dpfed_kan.run import run
 from dpfed_kan.simulated_sites import build_site
 
@@ -73,7 +73,7 @@ def train(grid: Grid, config: RunConfig) -> None:
             "in --run-config \"output-dir='/home/me/runs/1'\": the code runs from a copy of the app"
         )
     result = run(compose(str(config.get("overrides", ""))), output_dir, grid=grid)
-    result.directory.save_report(as_json(result))
+    save(result)
     print_report(result, Console())
 
 

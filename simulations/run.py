@@ -51,7 +51,7 @@ def _run(config: DictConfig, output_dir: Path) -> None:
     from rich.console import Console
 
     from dpfed_kan.config import drop_interpolated
-    from dpfed_kan.report import as_json, print_report
+    from dpfed_kan.report import print_report, save
     from simulations.progress import RunProgress
 
     drop_interpolated(settings)
@@ -70,7 +70,7 @@ def _run(config: DictConfig, output_dir: Path) -> None:
             result = resume(
                 _resumable(str(resume_dir)), listener=progress, announce=progress.announce
             )
-    result.directory.save_report(as_json(result))
+    save(result)
     print_report(result, console)
 
 
