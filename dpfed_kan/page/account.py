@@ -17,6 +17,7 @@ def spent(report: Report) -> Markup:
     rows = sorted(part["per_site"], key=lambda row: (-row["epsilon"].value, row["site"].text))
     protected = report["statement"]["unit"]
     unit = protected["unit"].text
+    alike = [row for row in rows if row["epsilon"].content == promised["epsilon"].content]
     left = len(rows) - _SITES_SHOWN
     delta = part["delta"].number("g") if promised["private"].content else "any"
     return join(
@@ -42,6 +43,7 @@ def spent(report: Report) -> Markup:
             element(
                 "dd",
                 promised["worst_site"].text,
+                ", and others with the same ε" if len(alike) > 1 else "",
                 ": ε = ",
                 promised["epsilon"].bound(),
                 " at δ = ",
@@ -99,19 +101,20 @@ def accountant(report: Report) -> Markup:
                 " at δ = ",
                 report["statement"]["spent"]["delta"].number("g"),
                 f" ({without['method'].text}): the same noise, clipping, rounds, unit and relation "
-                f"if every record had joined every round. {without['note'].text}.",
+                f"if every record had joined every round. {sentence(without['note'].text)}",
             ),
         ),
         table(
             "All valid upper bounds that were computed; the least is the answer",
             ["method", "ε", "needs"],
             rows,
-            numeric_from=1,
+            texts=(2,),
         ),
         table(
             "Figures for comparison only, never the answer",
             ["method", "ε", "needs"],
             compared,
+            texts=(2,),
         )
         if compared
         else "",
@@ -134,7 +137,7 @@ def _to_date(part: Report) -> Markup:
         return element(
             "dl",
             element("dt", "To date, and left"),
-            element("dd", sentence(_ALONE), "."),
+            element("dd", sentence(_ALONE)),
         )
     rows = [
         [

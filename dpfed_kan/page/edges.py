@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpfed_kan.page.curves import figure, numbers
-from dpfed_kan.page.drawing import Frame, Line, line_plot
+from dpfed_kan.page.drawing import Frame, Line, line_plot, shortened
 from dpfed_kan.page.elements import Markup, element, join, table
 from dpfed_kan.page.values import Report, shown
 
@@ -38,7 +38,8 @@ def edge_plots(report: Report) -> Markup | str:
             edges["num_edges"].number("g"),
             f" functions on the first layer, over {edges['range'].text}. Solid: the released "
             "model. Dashed: the random start, so that the gap between the two is what training "
-            "made, noise included. They are made from released parameters and are covered by ε.",
+            "made, noise included. Of an input that is a code only the ends occur, or evenly "
+            "spaced places between. They are made from released parameters and are covered by ε.",
         ),
         element("div", *plots, class_="small"),
         numbers("The numbers of these plots", every),
@@ -67,10 +68,10 @@ def _edge(edge: Report, spread: float) -> Markup:
         f"{shown(edge['values'][last].value, '.2f')} at {edge['high'].text}; at the start from "
         f"{shown(edge['values_at_start'][0].value, '.2f')} to "
         f"{shown(edge['values_at_start'][last].value, '.2f')}.",
-        x_label="",
+        x_label=shortened(name),
         y_label="output",
         frame=frame,
         x_ends=(edge["low"].text, edge["high"].text),
         legend=False,
     )
-    return figure(drawn, join(name, " → unit ", edge["unit_index"].number("g")))
+    return figure(drawn, join("From ", name, " into unit ", edge["unit_index"].number("g")))

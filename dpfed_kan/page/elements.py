@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from html import escape
 
 
@@ -37,13 +38,18 @@ def join(*parts: str) -> Markup:
     return Markup("".join(p if isinstance(p, Markup) else escape(p, quote=True) for p in parts))
 
 
+def kept_together(*parts: str) -> Markup:
+    """Return parts that stay on one line."""
+    return element("span", *parts, class_="together")
+
+
 def listed(items: list[str] | list[Markup]) -> Markup:
     """Return a bulleted list."""
     return element("ul", *(element("li", item) for item in items))
 
 
 def table(
-    caption: str, columns: list[str], rows: list[list[str]], *, numeric_from: int = 1
+    caption: str, columns: list[str], rows: list[list[str]], *, texts: Collection[int] = ()
 ) -> Markup:
     """Return a table whose first column names its rows.
 
@@ -51,9 +57,9 @@ def table(
         caption: What it shows.
         columns: Headings.
         rows: Cells; the first of each is the row's heading.
-        numeric_from: First column that holds numbers and is set to the right.
+        texts: Columns besides the first that hold text; the others hold numbers, set to the right.
     """
-    classes = ["number" if place >= numeric_from else None for place in range(len(columns))]
+    classes = [None if place == 0 or place in texts else "number" for place in range(len(columns))]
     head = [
         element("th", name, scope="col", class_=c) for name, c in zip(columns, classes, strict=True)
     ]

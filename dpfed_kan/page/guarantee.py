@@ -11,14 +11,19 @@ def setting(report: Report) -> Markup:
     """Return what the section says."""
     part = report["statement"]["setting"]
     return join(
-        element("p", part["in_words"].text, "."),
-        element("p", "Sites that take part: ", part["num_sites"].number("g"), "."),
+        element("p", sentence(part["in_words"].text)),
+        element(
+            "p",
+            "Sites that take part: ",
+            part["num_sites"].number("g"),
+            f". Records: {part['data'].text}. Model: {part['model'].text}.",
+        ),
         _left_out(report),
         table(
             "Who sees what",
             ["who", "sees", "trusted"],
             [[role[key].text for key in ("who", "sees", "trusted")] for role in part["who_sees"]],
-            numeric_from=3,
+            texts=(1, 2),
         ),
     )
 
@@ -44,7 +49,7 @@ def accesses(report: Report) -> Markup:
                 caption,
                 ["access to records", "why"],
                 [[each["access"].text, each["why"].text] for each in part[key]],
-                numeric_from=2,
+                texts=(1,),
             )
             for key, caption in (("covered", "Covered by ε"), ("not_covered", "Not covered by ε"))
         )
@@ -72,7 +77,7 @@ def mechanism(report: Report) -> Markup:
         ("Clip norm of one contribution", part["l2_clip_norm"].number("g")),
         ("Noise", part["noise"].text),
         ("Noise multiplier κ: std per clip norm", part["noise_multiplier"].number(".4g")),
-        ("Correlation λ with the round before", part["correlation"].number("g")),
+        ("λ: share of the last round's draw that is taken off", part["correlation"].number("g")),
         ("Rows scaled (column-normalised)", "yes" if part["column_normalized"].content else "no"),
         (
             "Sensitivity of the sum, in clip norms",
@@ -93,7 +98,7 @@ def mechanism(report: Report) -> Markup:
         ("Sites that may hold records of one unit", part["sites_per_unit"].number("g")),
     ]
     return join(
-        table("The mechanism", ["what", "value"], [list(fact) for fact in facts]),
+        table("The mechanism", ["what", "value"], [list(fact) for fact in facts], texts=(1,)),
         noise_plot(report),
     )
 
@@ -102,14 +107,14 @@ def tuning(report: Report) -> Markup:
     """Return what the section says."""
     part = report["statement"]["tuning"]
     said = "Charged" if part["charged"].content else "Not charged"
-    return element("p", element("strong", said, ". "), part["note"].text, ".")
+    return element("p", element("strong", said, ". "), sentence(part["note"].text))
 
 
 def randomness(report: Report) -> Markup:
     """Return what the section says."""
     part = report["statement"]["randomness"]
     if part["seeded"].content:
-        said = join("Seeded, with seed ", part["seed"].number("d"), ": not private. ")
+        said = join("Seeded, with seed ", part["seed"].number(), ": not private. ")
     else:
         said = join("Fresh. ")
     return element("p", element("strong", said), sentence(part["note"].text))
@@ -124,7 +129,7 @@ def _left_out(report: Report) -> Markup | str:
 
 
 def _shares(report: Report) -> Markup:
-    shares = sorted(
+    shares: list[Report] = sorted(
         report["statement"]["spent"]["per_site"], key=lambda row: row["expected_share"].value
     )
     least, most = shares[0]["expected_share"], shares[-1]["expected_share"]
@@ -139,5 +144,5 @@ def relation(part: Report) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a text that begins a sentence."""
-    return text[:1].upper() + text[1:]
+    """Return a text as a sentence, or as several."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."

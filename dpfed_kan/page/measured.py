@@ -103,7 +103,7 @@ def reliability_plot(found: Report) -> Markup | str:
                 join(b["low"].number(".1f"), " – ", b["high"].number(".1f")),
                 b["num_records"].number("g"),
                 b["mean_probability"].number(),
-                join(b["frequency"].number(), element("br"), b["frequency_interval"].interval()),
+                join(b["frequency"].number(), " ", b["frequency_interval"].interval()),
             ]
             for b in bins
         ],
@@ -152,6 +152,13 @@ def utility_tables(found: Report) -> Markup:
             ],
         ),
         more,
+        element(
+            "p",
+            "An interval from 0 to 1 for AUC: one of the two classes has too few records there to "
+            "say more.",
+        )
+        if any(_says_nothing(each) for _, each in rows)
+        else "",
     )
 
 
@@ -180,14 +187,18 @@ def _difference(pair: Report) -> Markup:
     value = pair["difference"].number("+.2f")
     if low > 0 or high < 0:
         value = element("strong", value)
-    return join(value, element("br"), pair["interval"].interval())
+    return join(value, " ", pair["interval"].interval())
 
 
 def _with_interval(found: Report, name: str) -> Markup:
     if not found.has(name):
         return join("not defined")
     interval = found[f"{name}_interval"].interval() if found.has(f"{name}_interval") else ""
-    return join(found[name].number(), element("br"), interval)
+    return join(found[name].number(), " ", interval)
+
+
+def _says_nothing(found: Report) -> bool:
+    return found.has("auc_interval") and found["auc_interval"].content == [0.0, 1.0]
 
 
 def _optional(found: Report, name: str) -> Markup:

@@ -10,6 +10,7 @@ from dpfed_kan.page import account, guarantee
 from dpfed_kan.page.curves import NOT_PRIVATE, accuracy_plot, loss_plot
 from dpfed_kan.page.edges import edge_plots
 from dpfed_kan.page.elements import Markup, element, join, listed
+from dpfed_kan.page.guarantee import sentence
 from dpfed_kan.page.measured import (
     differences_table,
     reliability_plot,
@@ -19,6 +20,7 @@ from dpfed_kan.page.measured import (
 from dpfed_kan.page.style import STYLE
 from dpfed_kan.page.values import Report
 
+_TITLE = "Privacy report of a federated training"
 _NO_MATRIX = (
     "All sites share one model, so there is no matrix of models trained at one site and measured "
     "at another. The matrix of sites here compares how well the one model does at each."
@@ -52,7 +54,7 @@ def as_page(report: Mapping[str, Any]) -> str:
         element("a", "Skip to the report", href="#report", class_="skip"),
         element(
             "header",
-            element("h1", "Privacy report of a federated training"),
+            element("h1", _TITLE),
             element(
                 "p",
                 f"Made {part['run']['made_at'].text} with dpfed_kan {part['run']['version'].text}.",
@@ -81,7 +83,7 @@ def as_page(report: Mapping[str, Any]) -> str:
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"Privacy report: {_short_statement(part)}"),
+        element("title", _TITLE),
         element("style", STYLE),
     )
     return "<!DOCTYPE html>\n" + element("html", head, element("body", body), lang="en") + "\n"
@@ -116,13 +118,6 @@ def _banner(strong: str, text: str) -> Markup:
     return element("p", element("strong", strong), text, class_="banner")
 
 
-def _short_statement(report: Report) -> str:
-    epsilon = report["guarantee"]["epsilon"]
-    if epsilon.is_infinite:
-        return "no privacy, ε = ∞"
-    return "(ε, δ) of each site and what it rests on"
-
-
 def _headline(report: Report) -> Markup:
     promised = report["guarantee"]
     if not promised["private"].content:
@@ -143,13 +138,11 @@ def _headline(report: Report) -> Markup:
         ),
         element(
             "p",
-            f"for one {promised['unit'].text} under "
-            f"{promised['neighboring_relation'].text.replace('_', '-')} neighbors, "
-            f"{promised['sampling'].text} sampling, ",
+            f"of one {promised['unit'].text} at the worst site, under "
+            f"{guarantee.relation(promised['neighboring_relation'])} neighbors, after ",
             promised["num_rounds"].number("g"),
-            " rounds; trusted server; an upper bound by the ",
-            promised["accountant"].text,
-            ".",
+            f" rounds; sampling: {promised['sampling'].text}; the server is trusted; an upper "
+            f"bound, by: {promised['accountant'].text}.",
         ),
         element("p", "In full: ", promised["sentence"].text, class_="full"),
         class_="headline",
@@ -169,15 +162,14 @@ def _section(section: Section, report: Report) -> Markup:
 
 def _utility(report: Report) -> Markup:
     found = report["diagnostics_not_private"]
-    note = element("p", NOT_PRIVATE, " ", found["note"].text, ".", class_="warning")
+    note = element("p", NOT_PRIVATE, " ", sentence(found["note"].text), class_="warning")
     if not found.has("num_records"):
         return join(note, _model(report))
     return join(
         note,
         utility_tables(found),
-        sites_plot(found),
+        element("div", sites_plot(found), reliability_plot(found), class_="pair"),
         element("div", loss_plot(report), accuracy_plot(report), class_="pair"),
-        reliability_plot(found),
         element("h3", "Sites against each other"),
         element("p", _NO_MATRIX),
         differences_table(found),
@@ -193,7 +185,7 @@ def _model(report: Report) -> Markup:
 def _audit(report: Report) -> Markup:
     part = report["statement"]["audit"]
     said = "Run" if part["run"].content else "Not run"
-    return element("p", element("strong", said, ". "), part["note"].text)
+    return element("p", element("strong", said, ". "), sentence(part["note"].text))
 
 
 def _provenance(report: Report) -> Markup:

@@ -10,7 +10,8 @@ html { -webkit-text-size-adjust: 100%; }
 body { margin: 0; background: #fff; color: var(--ink);
   font: 1rem/1.55 system-ui, "Segoe UI", "Helvetica Neue", Arial, "DejaVu Sans", sans-serif; }
 header, nav, main, footer { max-width: 60rem; margin: 0 auto; padding: 0 1rem; }
-body, dd, td, th, code, p, li, h1, h2, h3 { overflow-wrap: anywhere; }
+body { overflow-wrap: break-word; hyphens: auto; }
+code, figcaption, h1, dt { overflow-wrap: anywhere; hyphens: none; }
 main { counter-reset: section; }
 section { counter-increment: section; padding-top: .5rem; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 1.5rem 0 .25rem; }
@@ -47,7 +48,7 @@ thead th { border-bottom: 2px solid var(--ink); vertical-align: bottom; }
 tbody th { font-weight: 500; }
 th:last-child, td:last-child { padding-right: 0; }
 .number { text-align: right; }
-td.number { white-space: nowrap; overflow-wrap: normal; }
+.together { white-space: nowrap; }
 figure { margin: 1rem 0; max-width: 30rem; break-inside: avoid; }
 figcaption { font-size: .9rem; color: var(--quiet); }
 svg { display: block; width: 100%; height: auto; }

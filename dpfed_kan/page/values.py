@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpfed_kan.page.elements import Markup, element, join
+from dpfed_kan.page.elements import Markup, element, kept_together
 
 _DIGITS = 3
 
@@ -62,7 +62,9 @@ class Report:
         return bool(self.content == "infinity")
 
     def number(self, spec: str = f".{_DIGITS}f") -> Markup:
-        """Return a number for people, rounded to nearest."""
+        """Return a number for people, rounded to nearest; whole ones in full."""
+        if isinstance(self.content, int):
+            return self._data(str(self.content))
         return self._data(shown(self.value, spec))
 
     def bound(self) -> Markup:
@@ -71,7 +73,7 @@ class Report:
 
     def interval(self) -> Markup:
         """Return an interval of two shares."""
-        return join("[", self[0].number(".2f"), ", ", self[1].number(".2f"), "]")
+        return kept_together("[", self[0].number(".2f"), ", ", self[1].number(".2f"), "]")
 
     def _data(self, text: str) -> Markup:
         return element("data", text, value=json.dumps(self.content), data_from=self.pointer)

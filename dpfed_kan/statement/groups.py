@@ -29,6 +29,8 @@ def statement(run: Run) -> dict[str, Any]:
         "setting": {
             "in_words": words.setting_in_words(run.experiment.runtime),
             "num_sites": len(run.num_records),
+            "data": type(run.experiment.data.source).__name__,
+            "model": type(run.experiment.model).__name__,
             "who_sees": words.who_sees(unit),
         },
         "unit": {
@@ -42,6 +44,7 @@ def statement(run: Run) -> dict[str, Any]:
             num_models=run.guarantee.num_rounds,
             num_params=run.plan.num_params,
             seeded=run.seeded,
+            unit=unit,
         ),
         "spent": _spent(run, mechanism),
         "mechanism": _mechanism(run, mechanism),
@@ -54,8 +57,8 @@ def statement(run: Run) -> dict[str, Any]:
         "randomness": _randomness(run),
         "audit": {
             "run": False,
-            "note": "not run. An audit plants known records in a simulation and gives a lower "
-            "bound on ε to set beside the upper bound: `dpfed-kan audit`",
+            "note": "an audit plants known records in a simulation and gives a lower bound on ε "
+            "to set beside the upper bound: dpfed-kan audit",
         },
         "provenance": provenance(run.directory, run.plan) | {"limits": list(words.LIMITS)},
     }
@@ -177,7 +180,7 @@ def _randomness(run: Run) -> dict[str, Any]:
         "seeded": False,
         "seed": None,
         "note": "batches and noise come from AES-128 in counter mode, keyed by the operating "
-        "system's entropy; the key is in the file `key` of the run's directory",
+        "system's entropy; the key is in the file named key in the run's directory",
     }
 
 

@@ -120,7 +120,7 @@ def accesses(unit: str) -> dict[str, list[dict[str, str]]]:
         {
             "access": "Preprocessing",
             "why": "inputs are scaled by public ranges only, which costs nothing; that rows were "
-            "refused or dropped as unusable is visible in the number of units",
+            "refused or dropped as unusable is visible in the numbers of records",
         },
         {
             "access": "Who holds which records",
@@ -136,19 +136,19 @@ def accesses(unit: str) -> dict[str, list[dict[str, str]]]:
     return {"covered": covered, "not_covered": not_covered}
 
 
-def releases(*, num_models: int, num_params: int, seeded: bool) -> dict[str, list[str]]:
+def releases(*, num_models: int, num_params: int, seeded: bool, unit: str) -> dict[str, list[str]]:
     """Return what leaves the trusted part, and what does not."""
     key = (
         "the key of the noise: it follows from the seed, which the configuration states, so that "
         "anybody who has it can take the noise off"
         if seeded
-        else "the key of the noise: the file `key` stays with its owner, and must never be sent"
+        else "the key of the noise: the file named key stays with its owner, and must never be sent"
     )
     return {
         "released": [
             f"the model after each of {num_models} rounds: {num_params} numbers each, made from "
             "the noisy sum of the round and the model before it",
-            "every setting of the run, the names of the sites, the number of units at each, and "
+            f"every setting of the run, the names of the sites, the number of {unit}s at each, and "
             "the expected share of them in a round",
         ],
         "not_released": [
