@@ -1,11 +1,11 @@
 """report.html: twelve groups, every number that of report.json, one file that asks for nothing."""
 
+import itertools
 import json
 import math
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +32,7 @@ GROUPS = (
     "audit",
     "provenance",
 )
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 KINDS: dict[str, dict[str, Any]] = {
     "private": {"seed": None, "sampling__sampling_prob": 0.2},
     "seeded": {},
@@ -118,14 +119,18 @@ def test_every_number_is_that_of_the_report(
             continue
         digits = shown.partition("e")[0].partition(".")[2]
         last = 10.0 ** -len(digits)
-        exact = abs(float(shown) - value) <= (last if "." in shown else 0)
-        assert exact or float(shown) == float(f"{value:.4g}") or float(shown) == float(
-            f"{value:.3g}"
-        ), number.attributes
-    known = " ".join(strings(report))
+        nearest = abs(float(shown) - value) <= (0.5 + 1e-6) * last
+        bound = 0 <= float(shown) - value <= last
+        assert nearest or bound, number.attributes
+    known = {
+        digits
+        for text in strings(report)
+        if not re.fullmatch(r"[0-9a-f]{64}", text)
+        for digits in NUMBER.findall(text)
+    }
     for section in page.all("section"):
-        text = section.text(without=("data", "svg", "style"))
-        for digits in re.findall(r"\d+(?:\.\d+)?", text):
+        text = section.text(without=("data", "svg", "code"))
+        for digits in NUMBER.findall(text):
             known_words = {"0", "1", "95", "256"}  # intervals of 95 %, SHA-256
             assert digits in known_words or digits in known, f"{digits} in: {text[:80]}"
 
@@ -168,7 +173,7 @@ def test_who_cannot_see_it_can_read_it(kind: str, pages: dict[str, Node]) -> Non
     assert page.by_id(skip.attributes["href"][1:]).tag == "main"
     levels = [int(node.tag[1]) for node in page.all("h1", "h2", "h3")]
     assert levels[0] == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     assert len({n.attributes["id"] for n in page.nodes() if "id" in n.attributes}) == len(
         [n for n in page.nodes() if "id" in n.attributes]
     )
@@ -245,8 +250,9 @@ def test_an_unfinished_run_states_the_whole_plan(
     shown = f"{math.ceil(spent['epsilon_of_the_whole_plan'] * 1000 - 1e-6) / 1000:.3f}"
     assert f"whole plan holds: ε = {shown}" in pages["unfinished"].by_id("spent").text()
     finished = reports["private"]
-    assert finished["statement"]["spent"]["epsilon_of_the_whole_plan"] == (
-        finished["guarantee"]["epsilon"]
+    assert (
+        finished["statement"]["spent"]["epsilon_of_the_whole_plan"]
+        == (finished["guarantee"]["epsilon"])
     )
 
 
