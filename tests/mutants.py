@@ -676,6 +676,63 @@ MUTANTS = (
         new='        plain["mechanism"]["noise"] = {}\n        return _plain(plain)\n',
         tests="tests/sites/test_plan.py",
     ),
+    Mutant(
+        name="report: the best site's ε on top",
+        path="dpfed_kan/report.py",
+        old='stated |= {"epsilon": _json_number(guarantee.epsilon), "sentence": sentence(run)}',
+        new='stated |= {"epsilon": min(run.epsilon_per_site.values()), "sentence": sentence(run)}',
+        tests="tests/system/test_report_page.py -k headline",
+    ),
+    Mutant(
+        name="report: a bound rounded down",
+        path="dpfed_kan/page/values.py",
+        old="math.ceil(value * 10**_DIGITS - 1e-9)",
+        new="math.floor(value * 10**_DIGITS)",
+        tests="tests/system/test_report_page.py -k never_rounded",
+    ),
+    Mutant(
+        name="report: no banner where the noise is seeded",
+        path="dpfed_kan/page/page.py",
+        old='if report["statement"]["randomness"]["seeded"].content:',
+        new="if False:",
+        tests="tests/system/test_report_page.py -k overlooked",
+    ),
+    Mutant(
+        name="report: ε without its relation",
+        path="dpfed_kan/page/account.py",
+        old="f\"{relation(protected['neighboring_relation'])}\",",
+        new='"",',
+        tests="tests/system/test_report_page.py -k never_alone",
+    ),
+    Mutant(
+        name="report: names are not escaped",
+        path="dpfed_kan/page/elements.py",
+        old="p if isinstance(p, Markup) else escape(p, quote=True) for p in parts",
+        new="parts",
+        tests="tests/system/test_report_page.py -k hold_html",
+    ),
+    Mutant(
+        name="report: figures of records unmarked",
+        path="dpfed_kan/page/measured.py",
+        old='" records are left out. ",\n        NOT_PRIVATE,',
+        new='" records are left out. ",',
+        tests="tests/system/test_report_page.py -k are_marked",
+    ),
+    Mutant(
+        name="report: ε of the whole plan forgotten",
+        path="dpfed_kan/statement/groups.py",
+        old="    if not run.finished:\n        whole",
+        new="    if run.finished:\n        whole",
+        tests="tests/system/test_report_page.py -k whole_plan",
+    ),
+    Mutant(
+        name="report: reporting changes the run's files",
+        path="dpfed_kan/run.py",
+        old="mechanism=plan.server.mechanism, num_records=plan.server.num_records, path=copy",
+        new="mechanism=plan.server.mechanism,\n            num_records=plan.server.num_records,\n"
+        "            path=directory.ledger_path,",
+        tests="tests/test_cli_report.py -k left_as_it_is",
+    ),
 )
 
 

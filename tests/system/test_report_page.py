@@ -6,12 +6,13 @@ import math
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dpfed_kan.page.page import as_page
-from dpfed_kan.report import as_json, save
+from dpfed_kan.report import save
 from dpfed_kan.run import run
 from tests.system.conftest import _experiment
 from tests.system.page_reading import Node, read
@@ -54,21 +55,41 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    found = {}
-    for kind, changes in KINDS.items():
-        directory = tmp_path_factory.mktemp("page") / "run"
+class Reports(dict[str, Any]):
+    """Reports of runs of each kind, each made when it is first asked for."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.root = root
+
+    def __missing__(self, kind: str) -> Any:
         stop = 4 if kind == "unfinished" else None
-        result = run(_experiment(**changes), directory, stop_after=stop)
-        found[kind] = as_json(result)
+        result = run(_experiment(**KINDS[kind]), self.root / kind, stop_after=stop)
         save(result)
-    return found
+        self[kind] = json.loads(result.directory.report_path.read_text())
+        return self[kind]
+
+
+class Pages(dict[str, Node]):
+    def __init__(self, reports: Reports) -> None:
+        super().__init__()
+        self.reports = reports
+
+    def __missing__(self, kind: str) -> Node:
+        report = self.reports[kind]
+        self[kind] = read((self.reports.root / kind / "report.html").read_text())
+        assert read(as_page(report)) == self[kind]
+        return self[kind]
 
 
 @pytest.fixture(scope="module")
-def pages(reports: dict[str, Any]) -> dict[str, Node]:
-    return {kind: read(as_page(report)) for kind, report in reports.items()}
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    return Reports(tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture(scope="module")
+def pages(reports: Reports) -> Pages:
+    return Pages(reports)
 
 
 def at(report: Any, pointer: str) -> Any:
