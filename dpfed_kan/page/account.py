@@ -19,7 +19,8 @@ def spent(report: Report) -> Markup:
     unit = protected["unit"].text
     alike = [row for row in rows if row["epsilon"].content == promised["epsilon"].content]
     left = len(rows) - _SITES_SHOWN
-    delta = part["delta"].number("g") if promised["private"].content else "any"
+    private = bool(promised["private"].content)
+    at_delta = join(" at δ = ", part["delta"].number("g")) if private else " at any δ"
     return join(
         table(
             f"ε of each site, the worst first: of one {unit} under "
@@ -29,7 +30,7 @@ def spent(report: Report) -> Markup:
                 [
                     row["site"].text,
                     row["epsilon"].bound(),
-                    delta if delta == "any" else row["delta"].number("g"),
+                    row["delta"].number("g") if private else "any",
                     row["num_units"].number("g"),
                     row["expected_share"].number(".3g"),
                 ]
@@ -46,8 +47,7 @@ def spent(report: Report) -> Markup:
                 ", and others with the same ε" if len(alike) > 1 else "",
                 ": ε = ",
                 promised["epsilon"].bound(),
-                " at δ = ",
-                delta,
+                at_delta,
                 ". Its ε is the one in the statement on top.",
             ),
             element("dt", "This run"),
@@ -55,6 +55,7 @@ def spent(report: Report) -> Markup:
                 "dd",
                 "ε = ",
                 promised["epsilon"].bound(),
+                at_delta,
                 " for ",
                 promised["num_rounds"].number("g"),
                 " of ",

@@ -49,7 +49,12 @@ def listed(items: list[str] | list[Markup]) -> Markup:
 
 
 def table(
-    caption: str, columns: list[str], rows: list[list[str]], *, texts: Collection[int] = ()
+    caption: str,
+    columns: list[str],
+    rows: list[list[str]],
+    *,
+    texts: Collection[int] = (),
+    wide: bool = False,
 ) -> Markup:
     """Return a table whose first column names its rows.
 
@@ -58,6 +63,7 @@ def table(
         columns: Headings.
         rows: Cells; the first of each is the row's heading.
         texts: Columns besides the first that hold text; the others hold numbers, set to the right.
+        wide: Whether it may be wider than a telephone, and is then scrolled by itself.
     """
     classes = [None if place == 0 or place in texts else "number" for place in range(len(columns))]
     head = [
@@ -73,8 +79,12 @@ def table(
     ]
     made = element(
         "table",
-        element("caption", caption),
+        element("caption", element("span", caption)),
         element("thead", element("tr", *head)),
         element("tbody", *body),
     )
-    return element("div", made, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    if not wide:
+        return element("div", made, class_="scroll")
+    return element(
+        "div", made, class_="scroll wide", tabindex="0", role="region", aria_label=caption
+    )

@@ -52,6 +52,7 @@ def accesses(report: Report) -> Markup:
                 texts=(1,),
             )
             for key, caption in (("covered", "Covered by ε"), ("not_covered", "Not covered by ε"))
+            if len(part[key])
         )
     )
 

@@ -179,6 +179,7 @@ def differences_table(found: Report) -> Markup | str:
         "bold where the interval leaves out 0; not corrected for the number of pairs (not private)",
         ["site", *names],
         rows,
+        wide=True,
     )
 
 

@@ -124,7 +124,7 @@ def _headline(report: Report) -> Markup:
         return element(
             "div",
             element("p", "ε = ", promised["epsilon"].bound(), class_="epsilon none"),
-            element("p", promised["sentence"].text, "."),
+            element("p", sentence(promised["sentence"].text)),
             class_="headline",
         )
     return element(

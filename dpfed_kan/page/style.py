@@ -42,6 +42,7 @@ code { font-size: .85rem; font-family: ui-monospace, "DejaVu Sans Mono", monospa
 .scroll { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding-bottom: .35rem; }
+caption span { display: inline-block; position: sticky; left: 0; max-width: calc(100vw - 2rem); }
 th, td { text-align: left; vertical-align: top; padding: .35rem .75rem .35rem 0;
   border-bottom: 1px solid var(--rule); }
 thead th { border-bottom: 2px solid var(--ink); vertical-align: bottom; }
@@ -66,12 +67,15 @@ footer { margin: 2.5rem auto 2rem; color: var(--quiet); font-size: .9rem; }
   table { font-size: .875rem; }
   th, td { padding-right: .5rem; }
   h1 { font-size: 1.4rem; }
+  .wide .together { white-space: normal; }
+  .wide th { overflow-wrap: anywhere; }
+  .wide table { font-size: .8rem; }
 }
 @media print {
   nav, .skip { display: none; }
   body { font-size: 10pt; }
   header, main, footer { max-width: none; padding: 0; }
-  .scroll { overflow: visible; }
+  .scroll { overflow: visible; break-inside: avoid; }
   h2, h3, caption { break-after: avoid; }
   tr, figure { break-inside: avoid; }
   .banner { border: 2pt solid var(--red); color: var(--red); background: #fff; }

@@ -25,13 +25,14 @@ def statement(run: Run) -> dict[str, Any]:
     """Return the groups; infinities are left as they are."""
     mechanism = run.plan.mechanism
     unit = mechanism.privacy_unit
+    private = not isinstance(run.guarantee, NonPrivate)
     return {
         "setting": {
             "in_words": words.setting_in_words(run.experiment.runtime),
             "num_sites": len(run.num_records),
             "data": type(run.experiment.data.source).__name__,
             "model": type(run.experiment.model).__name__,
-            "who_sees": words.who_sees(unit),
+            "who_sees": words.who_sees(unit, private=private),
         },
         "unit": {
             "unit": unit,
@@ -39,20 +40,21 @@ def statement(run: Run) -> dict[str, Any]:
             "neighboring_relation": mechanism.neighboring_relation,
             "relation_in_words": words.relation_in_words(mechanism),
         },
-        "accesses": words.accesses(unit),
+        "accesses": words.accesses(unit, private=private),
         "releases": words.releases(
             num_models=run.guarantee.num_rounds,
             num_params=run.plan.num_params,
             seeded=run.seeded,
             unit=unit,
+            private=private,
         ),
         "spent": _spent(run, mechanism),
         "mechanism": _mechanism(run, mechanism),
         "accountant": _accountant(run, mechanism),
         "tuning": {
             "charged": False,
-            "note": "ε is that of this run alone. If its settings were chosen after looking at "
-            "other runs on the same records, the ε of those runs must be added to it",
+            "note": "what is stated is this run alone. If its settings were chosen after "
+            "looking at other runs on the same records, the ε of those runs must be added",
         },
         "randomness": _randomness(run),
         "audit": {

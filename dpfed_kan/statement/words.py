@@ -26,6 +26,33 @@ _RELATIONS: dict[NeighboringRelation, str] = {
     ),
 }
 
+_NOT_COVERED = (
+    {
+        "access": "Figures on held-out records",
+        "why": "loss, accuracy, calibration and the like are exact, without noise, for the "
+        "records that were held out of training",
+    },
+    {
+        "access": "Choice of settings (hyperparameter tuning)",
+        "why": "trying settings on the same records and keeping the best is more than one run",
+    },
+    {
+        "access": "Preprocessing",
+        "why": "inputs are scaled by public ranges only, which costs nothing; that rows were "
+        "refused or dropped as unusable is visible in the numbers of records",
+    },
+    {
+        "access": "Who holds which records",
+        "why": "the division into sites, and into training and held-out records, is fixed "
+        "before training; the sizes are published as they are",
+    },
+    {
+        "access": "Stopping",
+        "why": "the number of rounds was fixed in advance; stopping earlier because of what "
+        "was seen is covered by the ε of the whole plan only",
+    },
+)
+
 LIMITS = (
     "The server is trusted: it sees each site's sum before noise is added. There is no secure "
     "aggregation.",
@@ -67,8 +94,13 @@ def relation_in_words(mechanism: Mechanism) -> str:
     return _RELATIONS[mechanism.neighboring_relation].format(unit=mechanism.privacy_unit)
 
 
-def who_sees(unit: str) -> list[dict[str, str]]:
+def who_sees(unit: str, *, private: bool) -> list[dict[str, str]]:
     """Return every role with what it sees."""
+    against_others = (
+        "no: ε is promised against them, also if they put together what they know"
+        if private
+        else "no, and nothing is promised: no noise was added"
+    )
     return [
         {
             "who": "Each site",
@@ -84,7 +116,7 @@ def who_sees(unit: str) -> list[dict[str, str]]:
         {
             "who": "Other sites, users of the model, the public",
             "sees": "the released models of all rounds, and all settings",
-            "trusted": "no: ε is promised against them, also if they put together what they know",
+            "trusted": against_others,
         },
         {
             "who": "Readers of this report",
@@ -94,8 +126,15 @@ def who_sees(unit: str) -> list[dict[str, str]]:
     ]
 
 
-def accesses(unit: str) -> dict[str, list[dict[str, str]]]:
-    """Return each access to records, and whether ε covers it."""
+def accesses(unit: str, *, private: bool) -> dict[str, list[dict[str, str]]]:
+    """Return each access to records, and whether ε covers it: nothing is without noise."""
+    if not private:
+        training = {
+            "access": "Gradients on the training records",
+            "why": "no noise was added to their sums, so that nothing that is made of them is "
+            "private",
+        }
+        return {"covered": [], "not_covered": [training, *_NOT_COVERED]}
     covered = [
         {
             "access": "Gradients on the training records",
@@ -107,36 +146,12 @@ def accesses(unit: str) -> dict[str, list[dict[str, str]]]:
             "from noisy sums alone, they cost nothing more",
         },
     ]
-    not_covered = [
-        {
-            "access": "Figures on held-out records",
-            "why": "loss, accuracy, calibration and the like are exact, without noise, for the "
-            "records that were held out of training",
-        },
-        {
-            "access": "Choice of settings (hyperparameter tuning)",
-            "why": "trying settings on the same records and keeping the best is more than one run",
-        },
-        {
-            "access": "Preprocessing",
-            "why": "inputs are scaled by public ranges only, which costs nothing; that rows were "
-            "refused or dropped as unusable is visible in the numbers of records",
-        },
-        {
-            "access": "Who holds which records",
-            "why": "the division into sites, and into training and held-out records, is fixed "
-            "before training; the sizes are published as they are",
-        },
-        {
-            "access": "Stopping",
-            "why": "the number of rounds was fixed in advance; stopping earlier because of what "
-            "was seen is covered by the ε of the whole plan only",
-        },
-    ]
-    return {"covered": covered, "not_covered": not_covered}
+    return {"covered": covered, "not_covered": list(_NOT_COVERED)}
 
 
-def releases(*, num_models: int, num_params: int, seeded: bool, unit: str) -> dict[str, list[str]]:
+def releases(
+    *, num_models: int, num_params: int, unit: str, seeded: bool, private: bool
+) -> dict[str, list[str]]:
     """Return what leaves the trusted part, and what does not."""
     key = (
         "the key of the noise: it follows from the seed, which the configuration states, so that "
@@ -144,10 +159,11 @@ def releases(*, num_models: int, num_params: int, seeded: bool, unit: str) -> di
         if seeded
         else "the key of the noise: the file named key stays with its owner, and must never be sent"
     )
+    made_from = "the noisy sum" if private else "the sum, without noise,"
     return {
         "released": [
             f"the model after each of {num_models} rounds: {num_params} numbers each, made from "
-            "the noisy sum of the round and the model before it",
+            f"{made_from} of the round and the model before it",
             f"every setting of the run, the names of the sites, the number of {unit}s at each, and "
             "the expected share of them in a round",
         ],

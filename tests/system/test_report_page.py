@@ -260,6 +260,11 @@ def test_without_noise_nothing_is_promised(pages: dict[str, Node]) -> None:
     assert "What that means" not in page.by_id("spent").text()
     cells = [row.all("td")[0].text() for row in page.by_id("spent").all("tbody")[0].all("tr")]
     assert set(cells) == {"∞"}
+    captions = [n.text() for n in page.by_id("accesses").all("caption")]
+    assert captions == ["Not covered by ε"]
+    assert "Gradients on the training records" in page.by_id("accesses").text()
+    assert "without noise" in page.by_id("releases").text()
+    assert "nothing is promised: no noise" in page.by_id("setting").text()
 
 
 def test_an_unfinished_run_states_the_whole_plan(
