@@ -179,8 +179,14 @@ def _meaning(report: Report) -> Markup | str:
         "e",
         element("sup", "ε"),
         " = ",
-        part["odds_factor"].number(".3g"),
+        part["odds_factor"].number(_spec(part["odds_factor"].value)),
         ", apart from δ = ",
         part["delta"].number("g"),
         ". The smaller, the better protected.",
     )
+
+
+def _spec(factor: float) -> str:
+    if factor < 100:
+        return ".2f"
+    return ".0f" if factor < 1e9 else ".1e"

@@ -48,6 +48,18 @@ KINDS: dict[str, dict[str, Any]] = {
         "data": hospitals("base_site_a", "d06_single_class"),
         "seed": None,
     },
+    "one round": {"num_rounds": 1, "seed": None},
+    "fixed size": {
+        "sampling": {"_target_": "dpfed_kan.privacy.joint_sampling.FixedSize", "batch_size": 20},
+        "privacy__neighboring_relation": "replace_one",
+        "seed": None,
+    },
+    "bins": {
+        "sampling": {"_target_": "dpfed_kan.privacy.joint_sampling.BallsInBins", "num_bins": 5},
+        "noise__column_normalized": True,
+        "update": {"_target_": "dpfed_kan.update.macadam.DPMacAdam", "learning_rate": 0.05},
+        "seed": None,
+    },
     "perceptron": {
         "model": {"_target_": "dpfed_kan.models.spec.MLP", "hidden_widths": [4]},
         "seed": None,
@@ -308,6 +320,13 @@ def test_plots_have_a_point_for_each_number(
     losses = [row["held_out_loss"] for row in rounds]
     assert heights.index(min(heights)) == losses.index(max(losses))  # up is more
     assert heights.index(max(heights)) == losses.index(min(losses))
+
+
+def test_without_amplification_never_says_less(reports: dict[str, Any]) -> None:
+    for kind in ("private", "own rates", "one round", "fixed size", "bins"):
+        report = reports[kind]
+        without = report["statement"]["accountant"]["without_amplification"]["epsilon"]
+        assert without >= report["guarantee"]["epsilon"], kind
 
 
 INJECTED = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&"
