@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest, norm, rankdata
 
 from dpfed_kan.evaluation import Utility, evaluate
-from dpfed_kan.kan.losses import LossName
+from dpfed_kan.kan.shape import LossName
 from dpfed_kan.privacy.clipping import Vector
 
 Interval = tuple[float, float]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from dpfed_kan.kan.losses import LossName, mean_loss
+from dpfed_kan.kan.losses import mean_loss
+from dpfed_kan.kan.shape import LossName
 from dpfed_kan.privacy.clipping import Vector
 
 

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from dpfed_kan._validate import check_choice, check_count, check_number, check_positive
 from dpfed_kan.data.federation import FederatedData
-from dpfed_kan.federated.runtimes import Fused, InProcess, Ray
+from dpfed_kan.federated.runtimes import Fused, InProcess, Ray, Workers
 from dpfed_kan.kan import TwoLayerKAN
 from dpfed_kan.models.spec import CNN, MLP, UserModule
-from dpfed_kan.privacy.accounting.sites import records_of_account
-from dpfed_kan.privacy.calibration import calibrate
 from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
 from dpfed_kan.privacy.mechanism import (
     PRIVACY_UNITS,
@@ -100,7 +98,7 @@ class Experiment:
     noise: GaussianNoise | NoNoise
     privacy: PrivacySettings
     update: ProjectedSGD | DPAdam | DPAdamBC | AdaClip | DPMacAdam | DPMacAdamBC
-    runtime: Fused | InProcess | Ray
+    runtime: Fused | Workers | InProcess | Ray
     num_rounds: int
     evaluate_every: int | None = None
     seed: int | None = None
@@ -148,6 +146,9 @@ class Experiment:
         )
         if self.noise.noise_multiplier is not None or self.privacy.target_epsilon is None:
             return mechanism
+        from dpfed_kan.privacy.accounting.sites import records_of_account  # loads scipy: when
+        from dpfed_kan.privacy.calibration import calibrate  # needed, not when configured
+
         smallest = min(num_records, key=lambda site: num_records[site])  # has the largest q_k
         calibrated = calibrate(
             mechanism.at_site(num_records[smallest]),

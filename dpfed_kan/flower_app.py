@@ -40,9 +40,12 @@ def compose(overrides: str) -> Experiment:
     Raises:
         ValueError: If a setting is unknown, missing or out of range, or asks to resume.
     """
+    given = shlex.split(overrides)
+    if not any(override.startswith("runtime=") for override in given):
+        given.insert(0, "runtime=in_process")  # the default sends no messages
     try:
         with hydra.initialize_config_dir(str(_CONF), version_base="1.3"):
-            config = hydra.compose("config", overrides=shlex.split(overrides))
+            config = hydra.compose("config", overrides=given)
     except HydraException as error:
         raise ValueError(f"overrides: {error}") from None
     settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from dpfed_kan.assessment import Assessment, assess
 from dpfed_kan.experiment import Experiment
-from dpfed_kan.federated.runtimes import Fused
+from dpfed_kan.federated.runtimes import Fused, Workers
 from dpfed_kan.federated.server import SumOverSites
 from dpfed_kan.planning import Planned, plan_of, planned
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
@@ -24,6 +24,7 @@ from dpfed_kan.run_directory import RunDirectory
 from dpfed_kan.sites.plan import Plan
 from dpfed_kan.training import PreparedRun, Progress
 from dpfed_kan.update.rule import UpdateState
+from dpfed_kan.worker_pool import pooled
 
 if TYPE_CHECKING:
     from dpfed_kan.flower.runtimes import Grid
@@ -256,6 +257,12 @@ def _with_sites(
             raise ValueError("runtime=fused sends no messages: use runtime=in_process here")
         with threadpool_limits(runtime.num_threads):
             main(plan.sites.fused())
+        return
+    if isinstance(runtime, Workers):
+        if grid is not None:
+            raise ValueError("runtime=workers sends no messages: use runtime=in_process here")
+        with pooled(plan.sites, runtime) as total, threadpool_limits(runtime.num_threads):
+            main(total)
         return
     from dpfed_kan.flower.exchange import meet_sites  # loads flwr, which fused runs do without
     from dpfed_kan.flower.runtimes import start

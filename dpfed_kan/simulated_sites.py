@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -74,9 +75,18 @@ class SimulatedSites:
             self._sites[partition_id] = self._build(partition_id)
         return self._sites[partition_id]
 
-    def fused(self) -> FusedSites:
-        """Return all sites as one: the same draws and, up to rounding, the same sums."""
-        names = sorted(self.num_records)
+    @property
+    def l2_clip_norm(self) -> float:
+        """C."""
+        return self._experiment.privacy.l2_clip_norm
+
+    def fused(self, names: Sequence[str] | None = None) -> FusedSites:
+        """Return sites as one: the same draws and, up to rounding, the same sums.
+
+        Args:
+            names: Which sites; None for all.
+        """
+        names = sorted(self.num_records if names is None else names)
         shards = [self.federation.shards[name] for name in names]
         gradients = self._gradients(
             np.concatenate([shard.features for shard in shards]),

@@ -48,24 +48,22 @@ def _run(config: DictConfig, output_dir: Path) -> None:
         raise ValueError("\n".join(f"{key}: a value is required" for key in missing))
     settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     resume_dir = settings.pop("resume", None)
-    from rich.console import Console
-
-    from dpfed_kan.config import drop_interpolated
-    from dpfed_kan.report import print_report, save
-    from simulations.progress import RunProgress
+    from dpfed_kan.config import build, drop_interpolated
 
     drop_interpolated(settings)
     _place_files(settings)
+    experiment = build(settings) if resume_dir is None else None  # refused before torch is loaded
+    from rich.console import Console
+
+    from dpfed_kan.report import print_report, save
+    from dpfed_kan.run import resume, run
+    from simulations.progress import RunProgress
+
     console = Console()
     with RunProgress(console) as progress:
-        if resume_dir is None:
-            from dpfed_kan.config import build
-            from dpfed_kan.run import run
-
-            result = run(build(settings), output_dir, listener=progress, announce=progress.announce)
+        if experiment is not None:
+            result = run(experiment, output_dir, listener=progress, announce=progress.announce)
         else:
-            from dpfed_kan.run import resume
-
             _remove_if_empty(output_dir)
             result = resume(
                 _resumable(str(resume_dir)), listener=progress, announce=progress.announce

@@ -1,3 +1,6 @@
+import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -156,3 +159,17 @@ def test_a_list_of_nodes_is_built_by_the_type_that_each_names() -> None:
     assert "expected type to be one of numeric, ordinal, categorical" in problems(
         csv | {"files": files[:1], "schema": schema | {"columns": [{"name": "x"}]}}
     )
+
+
+def test_reading_a_configuration_loads_no_engine() -> None:
+    code = (
+        "import json, sys; from dpfed_kan.config import build; build(json.loads(sys.argv[1])); "
+        "print(sorted({'torch', 'flwr', 'ray', 'scipy', 'sklearn'} & set(sys.modules)))"
+    )
+    for model in ("kan", "mlp"):
+        loss = ["model.loss=logistic", "model.num_outputs=1"] if model == "mlp" else []
+        config = json.dumps(composed(f"model={model}", *loss))
+        done = subprocess.run(
+            [sys.executable, "-c", code, config], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.stdout.strip() == "[]", done.stderr

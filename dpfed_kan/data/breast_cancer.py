@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.datasets import load_breast_cancer
 
 from dpfed_kan.data.records import Records
 from dpfed_kan.data.scaling import scale_by_public_range
@@ -30,6 +29,8 @@ class BreastCancer:
         Raises:
             ValueError: If the bundled description no longer lists 30 ranges.
         """
+        from sklearn.datasets import load_breast_cancer  # heavy: when loaded, not when configured
+
         bundle = load_breast_cancer()
         ranges = np.array(
             [[float(low), float(high)] for *_, low, high in _ROW.findall(bundle.DESCR)]

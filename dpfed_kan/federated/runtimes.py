@@ -51,6 +51,29 @@ class InProcess:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Workers:
+    """Worker processes that keep their sites and return one sum each: for large models.
+
+    Args:
+        num_workers: Worker processes; each loads the data and holds every num_workers-th site.
+        num_threads: Of the matrix products, in each.
+        timeout: Seconds to wait for a round's sums.
+        device: Where gradients are computed, cpu or cuda.
+    """
+
+    num_workers: int = 2
+    num_threads: int = 1
+    timeout: float = 3600.0
+    device: Device = "cpu"
+
+    def __post_init__(self) -> None:
+        check_choice("device", self.device, ("cpu", "cuda"))
+        check_count("num_workers", self.num_workers)
+        check_count("num_threads", self.num_threads)
+        check_positive("timeout", self.timeout)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ray:
     """Flower's simulation engine: worker processes, for large models (extra `ray`).
 

@@ -17,10 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed_kan._validate import check_count, check_number
+from dpfed_kan._validate import check_number
+from dpfed_kan.kan.shape import check_basis
 
-MAX_SPLINE_DEGREE: Final = 20
-MAX_NUM_BASIS: Final = 256
 CHUNK_SIZE: Final = 8192  # points evaluated at once, so that temporaries stay in cache
 
 
@@ -55,15 +54,7 @@ class BSplineBasis:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        check_count("spline_degree", self.spline_degree, advice="degree 0 has no derivative")
-        check_number("spline_degree", self.spline_degree, low=1, high=MAX_SPLINE_DEGREE)
-        check_count("num_basis", self.num_basis)
-        check_number("num_basis", self.num_basis, low=1, high=MAX_NUM_BASIS)
-        if self.num_basis <= self.spline_degree:
-            raise ValueError(
-                f"expected num_basis={self.num_basis} to be > spline_degree={self.spline_degree}; "
-                f"raise num_basis to {self.spline_degree + 1} or more, or lower spline_degree"
-            )
+        check_basis(num_basis=self.num_basis, spline_degree=self.spline_degree)
         check_number("low", self.low, low_open=True, high_open=True)
         check_number("high", self.high, low=self.low, low_open=True, high_open=True)
 

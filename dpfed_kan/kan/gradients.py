@@ -19,7 +19,6 @@ from torch import Tensor
 from dpfed_kan.kan.device import Device, as_array, check_device
 from dpfed_kan.kan.losses import checked_labels, loss_slope, mean_loss
 from dpfed_kan.kan.model import (
-    TwoLayerKAN,
     activation_slope,
     as_tensor,
     expand_inputs,
@@ -27,6 +26,7 @@ from dpfed_kan.kan.model import (
     split_params,
 )
 from dpfed_kan.kan.outputs import Pullback, outputs_of_many, outputs_of_one
+from dpfed_kan.kan.shape import TwoLayerKAN
 from dpfed_kan.kan.splines import UnitSplines, unit_splines
 from dpfed_kan.privacy.clipping import GradientBlock
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from dpfed_kan._validate import check_choice, check_positive
-from dpfed_kan.kan.model import TwoLayerKAN
+from dpfed_kan.kan.shape import TwoLayerKAN
 
 
 def gradient_bounds(

@@ -6,16 +6,14 @@ squared up to |f−y| = δ and linear beyond. No bounded slope is needed: clippi
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed_kan.kan.shape import LossName
+
 Array = NDArray[np.float64]
-LossName = Literal["logistic", "softmax", "squared", "huber"]
-LOSSES: tuple[LossName, ...] = ("logistic", "softmax", "squared", "huber")
 
 
 def loss_slope(loss: LossName, outputs: Tensor, labels: Tensor, *, huber_delta: float) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from dpfed_kan.kan.model import TwoLayerKAN
+from dpfed_kan.kan.shape import TwoLayerKAN
 from dpfed_kan.kan.splines import UnitSplines
 
 Pullback = Callable[[Tensor], Tensor]

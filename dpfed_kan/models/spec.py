@@ -1,4 +1,7 @@
-"""The public shapes of torch models: what the yaml builds, and how a module comes of it."""
+"""The public shapes of torch models: what the yaml builds, and how a module comes of it.
+
+Reading a configuration does not load torch; building a module does.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import importlib
 import os
 from dataclasses import dataclass
 from itertools import pairwise
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from dpfed_kan._validate import check_choice, check_count, check_positive
-from dpfed_kan.kan.losses import LOSSES, LossName
+from dpfed_kan.kan.shape import LOSSES, LossName
+
+if TYPE_CHECKING:
+    from torch import nn
 
 CONSENT = "DPFED_KAN_MODULES"
 _IMAGE = (3, 32, 32)
@@ -59,6 +63,8 @@ class MLP(TorchSettings):
 
     def build(self, input_dim: int) -> nn.Module:
         """Return the module, initialized by torch's present generator."""
+        from torch import nn
+
         widths = (input_dim, *self.hidden_widths)
         layers: list[nn.Module] = []
         for before, after in pairwise(widths):
@@ -89,6 +95,8 @@ class CNN(TorchSettings):
         Raises:
             ValueError: If the features are not 3×32×32 images, or there are not four widths.
         """
+        from torch import nn
+
         if input_dim != 3 * 32 * 32 or len(self.channels) != 4:
             raise ValueError(
                 f"model=cnn takes 3072 features, images of {_IMAGE}, and four channel widths; got "
@@ -132,6 +140,8 @@ class UserModule(TorchSettings):
         Raises:
             ValueError: If there is no consent, no such factory, or it returns no module.
         """
+        from torch import nn
+
         name, function = self.factory.split(":")
         allowed = {part.strip() for part in os.environ.get(CONSENT, "").split(",")}
         if name.partition(".")[0] not in allowed:
@@ -157,6 +167,8 @@ TorchModel = MLP | CNN | UserModule
 
 def seeded_module(model: TorchModel, input_dim: int, seed: int) -> nn.Module:
     """Build a float64 module in evaluation mode; torch's global generator is left as it was."""
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return model.build(input_dim).double().eval()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpfed_kan.federated.runtimes import Fused, InProcess, Ray
+from dpfed_kan.federated.runtimes import Fused, InProcess, Ray, Workers
 from dpfed_kan.privacy.mechanism import Mechanism, NeighboringRelation
 
 _SIMULATED = (
@@ -72,7 +72,7 @@ def setting_in_words(runtime: object) -> str:
     Raises:
         TypeError: If there are no words for the runtime: a report never guesses who saw what.
     """
-    if isinstance(runtime, Fused | InProcess | Ray):
+    if isinstance(runtime, Fused | InProcess | Ray | Workers):
         return _SIMULATED
     raise TypeError(f"the report has no words for the runtime {type(runtime).__name__}")
 

@@ -3,9 +3,10 @@
     python -m simulations.benchmark                       (all parts, some ten minutes)
     python -m simulations.benchmark --parts fused --dims 784 --sites 4 1000
 
-The parts: fused (the default runtime), messages (runtime=in_process), kernels (MacAdam and ten
-outputs beside plain SGD), flat (round 100 beside round 2000), ray. Machines are noisy: read the
-ratios; milliseconds are of the machine at hand.
+The parts: fused (the default runtime), messages (runtime=in_process), workers (worker processes),
+kernels (MacAdam and ten outputs beside plain SGD), flat (round 100 beside round 2000), ray, and
+peers (pfl-research and Opacus beside fused, where they are installed). Machines are noisy: read
+the ratios; milliseconds are of the machine at hand.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +26,17 @@ from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from dpfed_kan.federated.runtimes import Ray
+from dpfed_kan.federated.runtimes import Ray, Workers
+from dpfed_kan.federated.server import rounds
 from dpfed_kan.federated.site import Broadcast
 from dpfed_kan.kan import KANGradients, TwoLayerKAN
 from dpfed_kan.privacy.clipping import clip_and_sum
+from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.transform import ClipTransform
 from dpfed_kan.privacy.transformed_clipping import clip_and_sum_transformed
 from dpfed_kan.run import run
 from dpfed_kan.training import PreparedRun
+from dpfed_kan.worker_pool import pooled
 from simulations.benchmark.loops import (
     BATCH,
     CLIP,
@@ -43,6 +48,7 @@ from simulations.benchmark.loops import (
     product_loop,
 )
 from simulations.benchmark.measure import Times, interleaved, resident_mib
+from simulations.benchmark.peers import peers
 
 Row = dict[str, Any]
 
@@ -66,9 +72,9 @@ def by_messages(dim: int, num_sites: int, num_rounds: int) -> Row:
 
     loops = {"messages": stepped(messages(plan)), "alone": stepped(own_arithmetic(plan))}
     times = interleaved(loops, num_rounds=num_rounds)
-    extra = np.median(times["messages"].wall) - np.median(times["alone"].wall)
+    extra = np.median(times["messages"].cpu) - np.median(times["alone"].cpu)
     return row | {
-        "arithmetic_us_a_site": 1e6 * float(np.median(times["alone"].wall)) / num_sites,
+        "arithmetic_us_a_site": 1e6 * float(np.median(times["alone"].cpu)) / num_sites,
         "framework_us_a_site": 1e6 * float(extra) / num_sites,
     }
 
@@ -94,6 +100,40 @@ def _beside_bare(dim: int, num_sites: int, num_rounds: int, *, by_messages: bool
         **times["product"].summary(times["bare"]),
         "start_up_s": start_up,
         "resident_mib": resident_mib(),
+    }
+
+
+def workers(dim: int, num_sites: int, num_rounds: int) -> Row:
+    """Two worker processes beside the bare loop; their CPU time is not counted."""
+    experiment = job(dim=dim, num_sites=num_sites, num_rounds=num_rounds)
+    prepared = PreparedRun.of(experiment, experiment.streams())
+    start = time.perf_counter()
+    with pooled(prepared.sites, Workers()) as total:
+        start_up = time.perf_counter() - start
+
+        def stepped() -> Iterator[None]:
+            state = prepared.server.update_rule.start(prepared.sites.params.trainable)
+            ledger = Ledger(
+                mechanism=prepared.server.mechanism, num_records=prepared.server.num_records
+            )
+            for _ in rounds(
+                prepared.server,
+                state,
+                sum_over_sites=total,
+                streams=prepared.streams,
+                ledger=ledger,
+            ):
+                yield
+
+        loops = {"bare": bare_loop(experiment, prepared.sites), "workers": stepped()}
+        times = interleaved(loops, num_rounds=num_rounds - 10)
+    found = times["workers"].summary(times["bare"])
+    return {
+        "runtime": "workers",
+        "dim": dim,
+        "num_sites": num_sites,
+        **{name: value for name, value in found.items() if "cpu" not in name},
+        "start_up_s": start_up,
     }
 
 
@@ -155,8 +195,6 @@ def flat(num_rounds: int = 2000, window: int = 200) -> Row:
 
 def ray(dim: int, num_sites: int, num_rounds: int) -> Row:
     """Flower's own engine; not interleaved, since it runs in processes of its own."""
-    from dataclasses import replace
-
     experiment = job(dim=dim, num_sites=num_sites, num_rounds=num_rounds)
     seen = [time.perf_counter()]
     with tempfile.TemporaryDirectory() as scratch:
@@ -182,7 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parts = ["fused", "messages", "kernels", "flat", "ray"]
+    parts = ["fused", "messages", "workers", "kernels", "flat", "ray", "peers"]
     parser.add_argument("--parts", nargs="+", default=parts, choices=parts)
     parser.add_argument("--dims", nargs="+", type=int, default=[20, 784])
     parser.add_argument("--sites", nargs="+", type=int, default=[4, 64, 1000, 10_000])
@@ -200,10 +238,15 @@ def main() -> None:
                     case "messages":
                         few = [k for k in options.sites if k <= 64]
                         rows += [by_messages(dim, k, max(20, options.rounds // k)) for k in few]
+                    case "workers":
+                        rows += [workers(dim, k, options.rounds) for k in options.sites if k <= 64]
                     case "kernels":
                         rows += kernels(dim, options.rounds)
                     case "flat":
                         rows.append(flat())
+                    case "peers":
+                        few = [k for k in options.sites if k <= 64]
+                        rows += peers(dim, few, max(25, options.rounds // 4))
                     case "ray":
                         rows.append(ray(dim, 4, 10))
             found[part] = rows
@@ -213,6 +256,8 @@ def main() -> None:
 
 
 def _print(part: str, rows: list[Row]) -> None:
+    if not rows:
+        return
     table = Table(title=part)
     for column in rows[0]:
         table.add_column(column.replace("_", " "), justify="right")

@@ -23,7 +23,7 @@ def _experiment(**changes: Any) -> Any:
             },
             "partition": {"_target_": "dpfed_kan.data.federation.IID", "num_sites": 3},
         },
-        "model": {"_target_": "dpfed_kan.kan.model.TwoLayerKAN", "hidden_width": 4},
+        "model": {"_target_": "dpfed_kan.kan.shape.TwoLayerKAN", "hidden_width": 4},
         "sampling": {"_target_": "dpfed_kan.privacy.sampling.Poisson", "sampling_prob": 0.3},
         "noise": {
             "_target_": "dpfed_kan.privacy.noising.GaussianNoise",
