@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed_kan.kan.model import Matrix, TwoLayerKAN, Vector, as_tensor
+from dpfed_kan.kan.model import Matrix, Vector, as_tensor
+from dpfed_kan.kan.shape import TwoLayerKAN
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
