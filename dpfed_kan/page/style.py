@@ -68,7 +68,7 @@ footer { margin: 2.5rem auto 2rem; color: var(--quiet); font-size: .9rem; }
   th, td { padding-right: .5rem; }
   h1 { font-size: 1.4rem; }
   .wide .together { white-space: normal; }
-  .wide th { overflow-wrap: anywhere; }
+  .wide thead th { overflow-wrap: anywhere; }
   .wide table { font-size: .8rem; }
 }
 @media print {
