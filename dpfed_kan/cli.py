@@ -18,6 +18,7 @@ from dpfed_kan import __version__
 from dpfed_kan.cli_advise import add_advise
 from dpfed_kan.cli_data import add_check_data, add_plan
 from dpfed_kan.cli_ledger import add_ledger
+from dpfed_kan.cli_pilot import add_pilot
 from dpfed_kan.cli_report import add_report
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee, account
 from dpfed_kan.privacy.calibration import calibrate
@@ -34,6 +35,7 @@ _EXAMPLES = """examples:
   dpfed-kan check-data schema.yaml records.csv
   dpfed-kan plan outputs/DATE/TIME/config.yaml --plot sites.png
   dpfed-kan ledger verify site.ledger
+  dpfed-kan pilot new trial && dpfed-kan pilot up trial
   dpfed-kan report outputs/DATE/TIME
 """
 
@@ -157,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dpfed-kan {__version__}")
     verbs = parser.add_subparsers(
-        required=True, metavar="{account,calibrate,advise,check-data,plan,ledger,report}"
+        required=True, metavar="{account,calibrate,advise,check-data,plan,ledger,pilot,report}"
     )
     asked = verbs.add_parser("account", help="the ε of a mechanism", description="The ε of a run.")
     asked.add_argument(
@@ -178,6 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     add_check_data(verbs)
     add_plan(verbs)
     add_ledger(verbs)
+    add_pilot(verbs)
     add_report(verbs)
     return parser
 

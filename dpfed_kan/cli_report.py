@@ -41,9 +41,8 @@ def add_report(verbs: Any) -> None:
 
 def _report(options: argparse.Namespace) -> None:
     # what the other verbs need not wait for
-    from dpfed_kan.page.page import as_page
     from dpfed_kan.policy_file import load_policy
-    from dpfed_kan.report import of_directory
+    from dpfed_kan.report import of_directory, save
     from dpfed_kan.run_directory import RunDirectory
     from dpfed_kan.statement.to_date import spent_to_date
 
@@ -56,11 +55,9 @@ def _report(options: argparse.Namespace) -> None:
     report["statement"]["spent"]["to_date"] = [
         spent_to_date(path, plan_sha256=plan, policy=policy) for path in options.site_ledger
     ] or None
-    directory.save_report(report)
-    page = as_page(report)
-    directory.save_page(page)
+    save(directory, report)
     if options.json:
         print(json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False))
         return
-    print(f"{directory.page_path}: {len(page.encode()) / 1000:.0f} kB, one file")
+    print(f"{directory.page_path}: {directory.page_path.stat().st_size / 1000:.0f} kB, one file")
     print(f"{directory.report_path}: the same for machines")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dpfed_kan._validate import check_choice, check_count, check_number, check_positive
 from dpfed_kan.data.federation import FederatedData
+from dpfed_kan.federated.deployed import Deployed
 from dpfed_kan.federated.runtimes import Fused, InProcess, Ray, Workers
 from dpfed_kan.kan import TwoLayerKAN
 from dpfed_kan.models.spec import CNN, MLP, UserModule
@@ -98,7 +99,7 @@ class Experiment:
     noise: GaussianNoise | NoNoise
     privacy: PrivacySettings
     update: ProjectedSGD | DPAdam | DPAdamBC | AdaClip | DPMacAdam | DPMacAdamBC
-    runtime: Fused | Workers | InProcess | Ray
+    runtime: Fused | Workers | InProcess | Ray | Deployed
     num_rounds: int
     evaluate_every: int | None = None
     seed: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -92,11 +93,10 @@ def as_json(run: Run) -> dict[str, Any]:
     return found
 
 
-def save(run: Run) -> None:
-    """Write the report of a run for machines and for people: report.json and report.html."""
-    report = as_json(run)
-    run.directory.save_report(report)
-    run.directory.save_page(as_page(report))
+def save(directory: RunDirectory, report: Mapping[str, Any]) -> None:
+    """Write a report for machines and for people: report.json and report.html."""
+    directory.save_report(report)
+    directory.save_page(as_page(report))
 
 
 def of_directory(directory: RunDirectory, *, fresh: bool = False) -> dict[str, Any]:
@@ -145,7 +145,8 @@ def print_report(run: Run, console: Console) -> None:
     console.print(table)
     for site, reason in sorted(run.left_out.items()):
         console.print(f"{site} takes no part: {reason}", style="bold", highlight=False)
-    console.print(_quality_table(run.assessment))
+    if run.assessment is not None:
+        console.print(_quality_table(run.assessment))
     style = "bold red" if math.isinf(run.guarantee.epsilon) else "bold"
     console.print(sentence(run), style=style, highlight=False)
     directory = run.directory
@@ -181,7 +182,9 @@ def _curves(run: Run) -> dict[str, Any]:
     }
 
 
-def _diagnostics(found: Assessment) -> dict[str, Any]:
+def _diagnostics(found: Assessment | None) -> dict[str, Any]:
+    if found is None:
+        return {"note": "the server holds no records, so that there is nothing to measure on"}
     return {
         "note": _NOT_PRIVATE,
         **asdict(found.pooled),

@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from dpfed_kan.assessment import Assessment, assess
 from dpfed_kan.experiment import Experiment
+from dpfed_kan.federated.deployed import Deployed
 from dpfed_kan.federated.runtimes import Fused, Workers
 from dpfed_kan.federated.server import SumOverSites
 from dpfed_kan.planning import Planned, plan_of, planned
@@ -44,7 +45,7 @@ class Run:
         num_records: Site name to n_k, in units of privacy.
         left_out: Site name to why it takes no part.
         seeded: Whether the noise came from a seed.
-        assessment: Of the final model on the held-out records.
+        assessment: Of the final model on the held-out records; None where the server has none.
         share_projected: Steps that had left the ball, over steps.
         finished: Whether all planned rounds were run.
         seconds: Wall time of this call's rounds.
@@ -59,7 +60,7 @@ class Run:
     num_records: Mapping[str, int]
     left_out: Mapping[str, str]
     seeded: bool
-    assessment: Assessment
+    assessment: Assessment | None
     share_projected: float
     finished: bool
     seconds: float
@@ -149,6 +150,11 @@ def inspect(output_dir: Path) -> Run:
     """
     start = time.perf_counter()
     directory, experiment, streams = RunDirectory.open(output_dir)
+    if isinstance(experiment.runtime, Deployed):
+        raise ValueError(
+            f"{output_dir} holds a run over real sites, which is reported when it ends: continue "
+            "it with `dpfed-kan pilot run` or `flwr run`"
+        )
     plan = PreparedRun.of(experiment, streams)
     state = plan.start(directory)  # before the ledger, which never lags behind it
     with tempfile.TemporaryDirectory() as scratch:
@@ -264,6 +270,8 @@ def _with_sites(
         with pooled(plan.sites, runtime) as total, threadpool_limits(runtime.num_threads):
             main(total)
         return
+    if isinstance(runtime, Deployed):
+        raise TypeError("a deployment has no simulated sites")
     from dpfed_kan.flower.exchange import meet_sites  # loads flwr, which fused runs do without
     from dpfed_kan.flower.runtimes import start
 

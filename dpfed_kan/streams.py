@@ -71,6 +71,10 @@ class Streams:
         key = _digest(self.key, "site", site, size=_KEY_BYTES)
         return type(self)(key=key, seeded=self.seeded)
 
+    def for_run(self, run_id: str) -> Self:
+        """Return the streams of one run of a key that serves many: no two runs draw alike."""
+        return type(self)(key=_digest(self.key, "run", run_id, size=_KEY_BYTES), seeded=self.seeded)
+
     def save(self, path: Path) -> None:
         """Write the key to a new file that only its owner can read."""
         text = f"{_SEEDED if self.seeded else _FRESH} {self.key.hex()}\n"

@@ -9,14 +9,15 @@ from typing import Any
 
 from dpfed_kan.evaluation import Utility, evaluate
 from dpfed_kan.experiment import Experiment
+from dpfed_kan.federated.deployed import Deployed
 from dpfed_kan.federated.server import Server, SumOverSites, rounds
 from dpfed_kan.models import port
 from dpfed_kan.privacy.accounting.running import RunningAccount
 from dpfed_kan.privacy.accounting.sites import records_of_account
 from dpfed_kan.privacy.clipping import Vector
-from dpfed_kan.privacy.joint_sampling import total_batch_size
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.run_directory import Checkpoints, RunDirectory
+from dpfed_kan.server_plan import plan_server
 from dpfed_kan.simulated_sites import SimulatedSites
 from dpfed_kan.streams import Streams
 from dpfed_kan.update.rule import UpdateState
@@ -62,23 +63,13 @@ class PreparedRun:
         Raises:
             ValueError: If the experiment cannot keep its promises.
         """
-        sites = SimulatedSites(experiment, streams)
-        num_records = sites.num_records
-        smallest = min(num_records, key=lambda site: num_records[site])
-        private = experiment.noise.noise_multiplier != 0
-        if private and experiment.privacy.target_delta >= 1 / num_records[smallest]:
+        if isinstance(experiment.runtime, Deployed):
             raise ValueError(
-                f"expected target_delta={experiment.privacy.target_delta:g} below 1/n = "
-                f"{1 / num_records[smallest]:.3g} at every site, but {smallest} has "
-                f"n={num_records[smallest]} records: such a δ lets whole records leak"
+                "runtime=deployed waits for sites that are processes of their own: start it with "
+                "`dpfed-kan pilot run` or `flwr run`, or simulate with runtime=in_process"
             )
-        mechanism = experiment.mechanism(num_records)
-        server = Server(
-            mechanism=mechanism,
-            update_rule=experiment.update,
-            num_records=num_records,
-            batch_size=total_batch_size(mechanism.sampling, list(num_records.values())),
-        )
+        sites = SimulatedSites(experiment, streams)
+        server = plan_server(experiment, sites.num_records)
         return cls(experiment=experiment, streams=streams, sites=sites, server=server)
 
     def start(self, directory: RunDirectory) -> UpdateState:

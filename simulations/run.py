@@ -55,7 +55,7 @@ def _run(config: DictConfig, output_dir: Path) -> None:
     experiment = build(settings) if resume_dir is None else None  # refused before torch is loaded
     from rich.console import Console
 
-    from dpfed_kan.report import print_report, save
+    from dpfed_kan.report import as_json, print_report, save
     from dpfed_kan.run import resume, run
     from simulations.progress import RunProgress
 
@@ -68,7 +68,7 @@ def _run(config: DictConfig, output_dir: Path) -> None:
             result = resume(
                 _resumable(str(resume_dir)), listener=progress, announce=progress.announce
             )
-    save(result)
+    save(result.directory, as_json(result))
     print_report(result, console)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dpfed_kan.cli import main
-from dpfed_kan.report import save
-from dpfed_kan.run import resume, run
+from dpfed_kan.report import as_json, save
+from dpfed_kan.run import Run, resume, run
 from dpfed_kan.sites.data_set import SiteKey, identify
 from dpfed_kan.sites.ledger import SiteLedger
 from dpfed_kan.sites.policy import Policy
@@ -20,6 +20,11 @@ from tests.system.page_reading import read
 from tests.system.test_hospitals import FIXTURES, hospitals
 
 BUDGET = 9.0
+
+
+def finished(result: Run) -> Run:
+    save(result.directory, as_json(result))
+    return result
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
@@ -44,7 +49,7 @@ def test_a_run_that_is_not_over_is_reported_and_left_as_it_is(
     assert (found["guarantee"]["num_rounds"], found["run"]["finished"]) == (3, False)
     assert "Unfinished" in (directory / "report.html").read_text()
     assert json.loads((directory / "report.json").read_text()) == found
-    save(resume(directory))
+    finished(resume(directory))
     again = json.loads(said(capsys, directory, "--json"))
     assert (again["guarantee"]["num_rounds"], again["run"]["finished"]) == (10, True)
     assert "Unfinished" not in (directory / "report.html").read_text()
@@ -55,7 +60,7 @@ def test_a_finished_run_is_reported_without_its_data_and_the_same_again(
 ) -> None:
     shutil.copy(FIXTURES / "base_site_a.csv", tmp_path)
     directory = tmp_path / "run"
-    save(run(_experiment(data=hospitals("base_site_a", root=tmp_path)), directory))
+    finished(run(_experiment(data=hospitals("base_site_a", root=tmp_path)), directory))
     made, page = (directory / "report.json").read_text(), (directory / "report.html").read_text()
     fresh = json.loads(said(capsys, directory, "--fresh", "--json"))
     assert fresh["guarantee"]["epsilon"] == json.loads(made)["guarantee"]["epsilon"]
@@ -73,7 +78,7 @@ def test_a_finished_run_is_reported_without_its_data_and_the_same_again(
 def test_a_report_of_another_ledger_is_made_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save(run(_experiment(num_rounds=2), tmp_path / "run"))
+    finished(run(_experiment(num_rounds=2), tmp_path / "run"))
     path = tmp_path / "run" / "report.json"
     forged = json.loads(path.read_text())
     forged["guarantee"]["epsilon"] = 0.1
@@ -129,7 +134,7 @@ def test_to_date_and_left_come_from_the_sites_ledger(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = tmp_path / "run"
-    save(result := run(_experiment(), directory))
+    result = finished(run(_experiment(), directory))
     ledger = site_with_two_runs(tmp_path, result)
     (tmp_path / "policy.yaml").write_text(POLICY)
     found = json.loads(
@@ -161,8 +166,8 @@ def said_then(capsys: pytest.CaptureFixture[str], directory: Path) -> str:
 
 
 def test_a_ledger_without_this_run_is_refused(tmp_path: Path) -> None:
-    save(result := run(_experiment(num_rounds=2), tmp_path / "one"))
-    save(run(_experiment(num_rounds=3), tmp_path / "other"))
+    result = finished(run(_experiment(num_rounds=2), tmp_path / "one"))
+    finished(run(_experiment(num_rounds=3), tmp_path / "other"))
     ledger = site_with_two_runs(tmp_path, result)
     with pytest.raises(SystemExit, match="holds no run of this plan"):
         main(["report", str(tmp_path / "other"), "--site-ledger", str(ledger)])

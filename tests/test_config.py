@@ -26,6 +26,11 @@ REQUIRED = {  # what only the user knows
         f"data.source.schema={{columns: [{{name: x, type: ordinal, categories: [0, 1]}}], "
         f"label: {LABEL}}}",
     ),
+    "at_sites": (
+        "data.source.sites=[a, b]",
+        f"data.source.schema={{columns: [{{name: x, type: ordinal, categories: [0, 1]}}], "
+        f"label: {LABEL}}}",
+    ),
     "feature_skew": ("partition.feature=x",),
 }
 
@@ -62,7 +67,7 @@ def test_a_partition_is_chosen_like_any_other_group() -> None:
 @pytest.mark.parametrize("data", [option for group, option in GROUPS if group == "data"])
 def test_data_with_natural_sites_keep_them_unless_told_otherwise(data: str) -> None:
     given = (f"data={data}", *REQUIRED.get(data, ()))
-    natural = data in ("heart", "ercp", "csv")
+    natural = data in ("heart", "ercp", "csv", "at_sites")
     assert build(composed(*given)).data.partition == (Natural() if natural else IID(num_sites=4))
     assert build(composed(*given, "partition=shards")).data.partition == Shards()
 

@@ -101,6 +101,8 @@ class FederatedData:
         min_records: Fewest records (and patients, where they are named) that a site may bring;
             an explicit smaller number admits smaller sites.
         small_sites: A site with fewer stops the run, or is left out by name.
+        held_out_by: The share is drawn from the pool of all records, or by each site from its own
+            records and its own stream, as hospitals that share nothing do.
     """
 
     source: Source
@@ -108,6 +110,7 @@ class FederatedData:
     test_fraction: float | None = 0.2
     min_records: int = 20
     small_sites: Literal["refuse", "leave_out"] = "refuse"
+    held_out_by: Literal["pool", "site"] = "pool"
 
     def __post_init__(self) -> None:
         if self.test_fraction is not None:
@@ -121,6 +124,7 @@ class FederatedData:
             )
         check_count("min_records", self.min_records)
         check_choice("small_sites", self.small_sites, ("refuse", "leave_out"))
+        check_choice("held_out_by", self.held_out_by, ("pool", "site"))
 
     def load(self, streams: Streams) -> Federation:
         """Load, hold out, deal out: the same for the same streams.
@@ -131,7 +135,7 @@ class FederatedData:
         records = self.source.load(streams)
         if not len(records):
             raise DataError("no usable rows at any site")
-        held_out = self._held_out(records, streams.generator("split"))
+        held_out = self._held_out(records, streams)
         train = records.take(np.flatnonzero(~held_out))
         apart = records.take(np.flatnonzero(held_out))
         parts = self.partition.split(train, streams.generator("partition"))
@@ -157,7 +161,7 @@ class FederatedData:
             left_out=left_out,
         )
 
-    def _held_out(self, records: Records, rng: np.random.Generator) -> NDArray[np.bool_]:
+    def _held_out(self, records: Records, streams: Streams) -> NDArray[np.bool_]:
         if self.test_fraction is None:
             if records.held_out is None or records.held_out.all() or not records.held_out.any():
                 raise ValueError(
@@ -165,19 +169,15 @@ class FederatedData:
                     "fraction in (0, 1)"
                 )
             return records.held_out
+        if self.held_out_by == "pool":
+            return hold_out(records, self.test_fraction, streams.generator("split"))
+        if records.sites is None:
+            raise ValueError("held_out_by=site needs a source that says whose each record is")
         held_out = np.zeros(len(records), dtype=bool)
-        num_held_out = round(self.test_fraction * len(records))
-        if records.patients is None:
-            held_out[rng.permutation(len(records))[:num_held_out]] = True
-        else:
-            patients, whose = np.unique(records.patients, return_inverse=True)
-            chosen = round(self.test_fraction * len(patients))
-            held_out = np.isin(whose, rng.permutation(len(patients))[:chosen])
-        if held_out.all() or not held_out.any():
-            raise ValueError(
-                f"expected test_fraction={self.test_fraction:g} to leave records on both sides of "
-                f"{len(records)}"
-            )
+        for site in np.unique(records.sites):
+            rows = np.flatnonzero(records.sites == site)
+            rng = streams.for_site(str(site)).generator("split")
+            held_out[rows] = hold_out(records.take(rows), self.test_fraction, rng)
         return held_out
 
     def _too_small(self, shards: Mapping[str, Records], apart: Records | None) -> dict[str, str]:
@@ -199,6 +199,28 @@ class FederatedData:
                     f"{site} has {patients} patients, fewer than min_records={self.min_records}"
                 )
         return reasons
+
+
+def hold_out(records: Records, test_fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Draw which records to hold out; those of one patient together.
+
+    Raises:
+        ValueError: If no record would be left on one of the two sides.
+    """
+    held_out = np.zeros(len(records), dtype=bool)
+    num_held_out = round(test_fraction * len(records))
+    if records.patients is None:
+        held_out[rng.permutation(len(records))[:num_held_out]] = True
+    else:
+        patients, whose = np.unique(records.patients, return_inverse=True)
+        chosen = round(test_fraction * len(patients))
+        held_out = np.isin(whose, rng.permutation(len(patients))[:chosen])
+    if held_out.all() or not held_out.any():
+        raise ValueError(
+            f"expected test_fraction={test_fraction:g} to leave records on both sides of "
+            f"{len(records)}"
+        )
+    return held_out
 
 
 def _num_patients(records: Records) -> int | None:

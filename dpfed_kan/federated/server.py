@@ -106,7 +106,9 @@ class Server:
             )
         total: Vector = np.zeros(dimension)
         for site in sorted(answers):
-            self._check(answers[site], round_index=round_index, dimension=dimension)
+            problem = self.problem_of(answers[site], round_index=round_index, dimension=dimension)
+            if problem is not None:
+                raise RoundRefused(f"round {round_index}, {site}: {problem}")
             total += answers[site].value
         return ClippedSum(value=total, l2_sensitivity=self.mechanism.l2_clip_norm)
 
@@ -122,25 +124,32 @@ class Server:
 
         return sum_over_sites
 
-    def _check(self, reply: Reply, *, round_index: int, dimension: int) -> None:
-        where = f"round {round_index}, {reply.site}"
+    def problem_of(self, reply: Reply, *, round_index: int, dimension: int) -> str | None:
+        """Return why a reply may not be added up, without a number that it holds; None if it may.
+
+        Args:
+            reply: Of a site of the plan.
+            round_index: t, from 0.
+            dimension: D.
+        """
         if reply.round_index != round_index:
-            raise RoundRefused(f"{where}: the reply answers round {reply.round_index}")
+            return f"the reply answers round {reply.round_index}"
         if reply.value.shape != (dimension,) or reply.value.dtype != np.float64:
-            raise RoundRefused(
-                f"{where}: expected float64 of shape ({dimension},), "
+            return (
+                f"expected float64 of shape ({dimension},), "
                 f"got {reply.value.dtype} of shape {reply.value.shape}"
             )
         largest = self.num_records[reply.site] * self.mechanism.l2_clip_norm
         with np.errstate(over="ignore", invalid="ignore"):
             norm = math.sqrt(float(reply.value @ reply.value))
         if not math.isfinite(norm):
-            raise RoundRefused(f"{where}: the sum is not finite")
+            return "the sum is not finite"
         if norm > largest * (1 + _NORM_SLACK):
-            raise RoundRefused(
-                f"{where}: the sum is longer than {self.num_records[reply.site]} records clipped "
+            return (
+                f"the sum is longer than {self.num_records[reply.site]} records clipped "
                 f"to l2_clip_norm={self.mechanism.l2_clip_norm:g} can be"
             )
+        return None
 
 
 def rounds(

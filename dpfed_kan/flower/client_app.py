@@ -6,7 +6,6 @@ An exception at a site travels as its type and place only: its text can hold a r
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable
 from functools import lru_cache, wraps
 
@@ -14,6 +13,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from threadpoolctl import threadpool_limits
 
+from dpfed_kan.federated.failure import type_and_place
 from dpfed_kan.federated.site import Broadcast, Site
 from dpfed_kan.flower.records import (
     Facts,
@@ -69,14 +69,6 @@ def client_app(build_site: SiteBuilder, *, num_threads: int | None = None) -> Cl
     return app
 
 
-def type_and_place(error: BaseException) -> str:
-    """Return all that may be told of an exception near records: its type, file and line."""
-    frames = traceback.walk_tb(error.__traceback__)
-    place = [(frame.f_code.co_filename, line) for frame, line in frames][-1]
-    module = place[0].replace("\\", "/").rsplit("/", 1)[-1]
-    return f"{type(error).__name__} at {module}:{place[1]}"
-
-
 @lru_cache(maxsize=1)
 def _limit_threads(num_threads: int) -> None:
     """Limit this worker process for good; called once its libraries are loaded."""
@@ -102,3 +94,6 @@ def _scrubbed(handler: _Handler) -> _Handler:
             return Message(Error(SITE_FAILED, reason), reply_to=message)
 
     return safe
+
+
+__all__ = ["SITE_FAILED", "SiteBuilder", "client_app", "type_and_place"]

@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.2
 _MEETING_SECONDS = 60.0
 _PROBLEMS_SHOWN = 5
 _BEFORE = "before round 0"
-_TOLD_BY_US = re.compile(r"\w+ at [\w.<>-]+:\d+ \(partition-id \w+\)")
+_TOLD_BY_US = re.compile(r"\w+ at [\w.<>-]+:\d+ \((?:partition-id \w+|site [\w.-]+)\)")
 _EXCEPTION = re.compile(r"<class '([\w.]+)'>")
 _FLOWER_ERRORS = {
     0: "its worker process may have died, killed or out of memory",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -32,9 +32,16 @@ class InProcessGrid(Grid):
     Args:
         client_app: Answers for every site.
         num_sites: K; node k has partition id k.
+        node_configs: One a node, in place of partition ids: of sites that have files of their own.
     """
 
-    def __init__(self, client_app: ClientApp, num_sites: int) -> None:
+    def __init__(
+        self,
+        client_app: ClientApp,
+        num_sites: int,
+        *,
+        node_configs: Sequence[Mapping[str, bool | float | int | str]] | None = None,
+    ) -> None:
         identify_process(_RUN_ID)
         self._client_app = client_app
         self._run = empty_run(_RUN_ID)
@@ -44,7 +51,9 @@ class InProcessGrid(Grid):
             SERVER_NODE_ID + 1 + k: Context(
                 run_id=_RUN_ID,
                 node_id=SERVER_NODE_ID + 1 + k,
-                node_config={"partition-id": k, "num-partitions": num_sites},
+                node_config={"partition-id": k, "num-partitions": num_sites}
+                if node_configs is None
+                else dict(node_configs[k]),
                 state=RecordDict(),
                 run_config={},
             )

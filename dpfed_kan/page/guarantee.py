@@ -19,6 +19,7 @@ def setting(report: Report) -> Markup:
             f". Records: {part['data'].text}. Model: {part['model'].text}.",
         ),
         _left_out(report),
+        _zeroed(report),
         table(
             "Who sees what",
             ["who", "sees", "trusted"],
@@ -127,6 +128,16 @@ def _left_out(report: Report) -> Markup | str:
         return ""
     reasons = [left_out[site].text for site in left_out.content]
     return join(element("p", "Sites that take no part:"), listed(reasons))
+
+
+def _zeroed(report: Report) -> Markup | str:
+    if not report.has("deployment"):
+        return ""
+    counts = report["deployment"]["rounds_contributed_zero"]
+    if not len(counts):
+        return element("p", "Every site answered in every round.")
+    rows = [[site, counts[site].number()] for site in sorted(counts.content)]
+    return table("Rounds to which a site contributed zero", ["site", "rounds"], rows)
 
 
 def _shares(report: Report) -> Markup:

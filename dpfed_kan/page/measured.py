@@ -20,6 +20,7 @@ from dpfed_kan.page.elements import Markup, element, join, table
 from dpfed_kan.page.values import Report, shown
 
 SITES_SHOWN = 40
+_ACCURACY = ("accuracy", "accuracy_interval", "base_rate")
 _ROW = 36
 
 
@@ -121,7 +122,9 @@ def reliability_plot(found: Report) -> Markup | str:
 def utility_tables(found: Report) -> Markup:
     """Return the figures of each site and of all."""
     sites = [(name, found["per_site"][name]) for name in sorted(found["per_site"].content)]
-    rows = [*sites[:SITES_SHOWN], ("all records", found)]
+    rows = sites[:SITES_SHOWN]
+    if found.has("num_records"):
+        rows.append(("all records", found))
     left = len(sites) - SITES_SHOWN
     more = element("p", f"{left} more sites are in report.json.") if left > 0 else Markup("")
     return join(
@@ -131,7 +134,7 @@ def utility_tables(found: Report) -> Markup:
             [
                 [
                     name,
-                    each["num_records"].number("g"),
+                    _optional(each, "num_records"),
                     _with_interval(each, "accuracy"),
                     _optional(each, "base_rate"),
                 ]
@@ -146,7 +149,7 @@ def utility_tables(found: Report) -> Markup:
                     name,
                     _with_interval(each, "auc"),
                     _optional(each, "calibration_error"),
-                    each["loss"].number(),
+                    _optional(each, "loss"),
                 ]
                 for name, each in rows
             ],
@@ -210,4 +213,4 @@ def _with_accuracy(found: Report) -> list[tuple[str, Report]]:
     if not found.has("per_site"):
         return []
     sites = [(name, found["per_site"][name]) for name in sorted(found["per_site"].content)]
-    return [(name, site) for name, site in sites if site.has("accuracy")][:SITES_SHOWN]
+    return [(name, site) for name, site in sites if all(map(site.has, _ACCURACY))][:SITES_SHOWN]

@@ -163,7 +163,7 @@ def _section(section: Section, report: Report) -> Markup:
 def _utility(report: Report) -> Markup:
     found = report["diagnostics_not_private"]
     note = element("p", NOT_PRIVATE, " ", sentence(found["note"].text), class_="warning")
-    if not found.has("num_records"):
+    if not found.has("num_records") and not (found.has("per_site") and len(found["per_site"])):
         return join(note, _model(report))
     return join(
         note,

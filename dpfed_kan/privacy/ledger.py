@@ -8,7 +8,7 @@ import json
 import os
 import weakref
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,27 @@ from dpfed_kan.privacy.mechanism import Mechanism, ReleaseEvent
 _EVENT_FIELDS = tuple(field.name for field in fields(ReleaseEvent))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Zeroed:
+    """A site that contributed zero to a release, since its reply was missing or refused.
+
+    Args:
+        round_index: t, from 0.
+        site: Its name.
+        problem: What was wrong, in our own words: never a value.
+    """
+
+    round_index: int
+    site: str
+    problem: str
+
+
 class Ledger:
     """The events of one run under one mechanism, in memory and, with a path, on disk.
 
-    The file has one JSON object a line: the plan, then each release; a line torn by a crash was
-    never acted upon and is dropped when the file is opened again.
+    The file has one JSON object a line: the plan, then each release, and before a release the
+    sites that contributed zero to it; a line torn by a crash was never acted upon and is dropped
+    when the file is opened again.
 
     Guarantees:
         With `reserve_ahead` of 1 a release is on the disk before `record` returns. With R > 1 a
@@ -54,6 +70,7 @@ class Ledger:
         self.mechanism = mechanism
         self.num_records = dict(num_records)
         self.events: list[ReleaseEvent] = []
+        self.zeroed: list[Zeroed] = []
         self._path = path
         self._reserve_ahead = reserve_ahead
         self._reserved = self._owed = 0
@@ -94,6 +111,24 @@ class Ledger:
         release["l2_sensitivity"] = describe(event.l2_sensitivity)
         self._append({"release": release}, durable=self._reserve_ahead == 1)
         self.events.append(event)
+
+    def record_zero(self, zeroed: Zeroed) -> None:
+        """Write down, before the release, that a site contributes zero to it.
+
+        The account is the same: noise, divisor and sampling are those of the plan.
+
+        Raises:
+            ValueError: If there is no such site, or the round is over or not yet due.
+        """
+        if zeroed.site not in self.num_records:
+            raise ValueError(f"{zeroed.site} is not a site of this run")
+        if not 0 <= zeroed.round_index <= len(self.events):
+            raise ValueError(
+                f"expected round {len(self.events)} next, got round {zeroed.round_index}"
+            )
+        if zeroed not in self.zeroed:
+            self._append({"zero": asdict(zeroed)})
+            self.zeroed.append(zeroed)
 
     @property
     def num_spent(self) -> int:
@@ -183,6 +218,9 @@ class Ledger:
                 "be continued under its own"
             )
         for line in lines[1:]:
+            if "zero" in line:
+                self.zeroed.append(Zeroed(**line["zero"]))
+                continue
             if "release" not in line:
                 self._owed = int(line["reserved"] if "reserved" in line else line["settled"])
                 continue

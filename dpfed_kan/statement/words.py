@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dpfed_kan.federated.deployed import Deployed
 from dpfed_kan.federated.runtimes import Fused, InProcess, Ray, Workers
 from dpfed_kan.privacy.mechanism import Mechanism, NeighboringRelation
 
 _SIMULATED = (
     "A simulation: one operator holds the records of all sites, the keys and this directory. What "
     "is said about sites below is what would hold if each ran on a machine of its own"
+)
+
+_REAL = (
+    "Real sites: each holds its records, its key and its ledger on its own disk, and answers the "
+    "server through Flower. The server holds no record"
 )
 
 _RELATIONS: dict[NeighboringRelation, str] = {
@@ -74,6 +80,8 @@ def setting_in_words(runtime: object) -> str:
     """
     if isinstance(runtime, Fused | InProcess | Ray | Workers):
         return _SIMULATED
+    if isinstance(runtime, Deployed):
+        return _REAL
     raise TypeError(f"the report has no words for the runtime {type(runtime).__name__}")
 
 

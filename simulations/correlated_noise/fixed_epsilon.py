@@ -27,6 +27,7 @@ from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.noising import GaussianNoise
 from dpfed_kan.privacy.sampling import Cyclic, Poisson
 from dpfed_kan.simulated_sites import SimulatedSites
+from dpfed_kan.update.adam import DPAdam
 from dpfed_kan.update.macadam import DPMacAdam
 from dpfed_kan.update.sgd import ProjectedSGD
 from simulations.correlated_noise.train import job, train
@@ -84,12 +85,16 @@ def rules(data: str) -> dict[str, Any]:
     if data == "heart":
         return {
             "sgd": ProjectedSGD(learning_rate=20.0, average="last_half"),
+            "adam": DPAdam(learning_rate=0.1, average="last_half"),
             "macadam": DPMacAdam(learning_rate=0.03, average="last_half"),
         }
     return {
         "sgd": ProjectedSGD(learning_rate=10.0, average="last_half"),
         "macadam": DPMacAdam(learning_rate=0.003, average="last_half"),
     }
+
+
+CLIPS = {"macadam": 1.0}  # of w, as the paper has it; κ does not depend on it
 
 
 def calibrated(plain: Experiment, sites: SimulatedSites, **cell: Any) -> Mechanism:
@@ -140,7 +145,9 @@ def main() -> None:
                 key = json.dumps(cell)
                 if key not in mechanisms:
                     mechanisms[key] = calibrated(plain, sites, **cell)
-                found = train(replace(plain, update=rule), sites, mechanisms[key])
+                clip = CLIPS.get(name, plain.privacy.l2_clip_norm)
+                mechanism = replace(mechanisms[key], l2_clip_norm=clip)
+                found = train(replace(plain, update=rule), sites, mechanism)
                 row = named | {"kappa": mechanisms[key].noise_multiplier} | found
                 with options.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")

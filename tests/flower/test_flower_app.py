@@ -68,7 +68,7 @@ def test_the_bundle_names_apps_that_exist_and_the_version_of_the_package():
         "serverapp": "dpfed_kan.flower_app:server",
         "clientapp": "dpfed_kan.flower_app:client",
     }
-    assert {"output-dir", "overrides"} == set(app["config"])
+    assert {"output-dir", "overrides", "resume"} == set(app["config"])
     assert project["project"]["version"] == dpfed_kan.__version__
 
 

@@ -52,7 +52,8 @@ def test_no_value_of_a_record_leaves_with_a_run(  # the canary
     assert canaried.count("347.7308931") == 1
     (tmp_path / "base_site_a.csv").write_text(canaried)
     planned = experiment(data=hospitals("base_site_a", root=tmp_path, min_records=5))
-    save(result := run(planned, tmp_path / "run"))
+    result = run(planned, tmp_path / "run")
+    save(result.directory, as_json(result))
     assert (tmp_path / "run" / "report.html").is_file()
     shown = capfd.readouterr()
     left = shown.out + shown.err + caplog.text + repr(planned) + repr(result)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dpfed_kan.page.page import as_page
-from dpfed_kan.report import save
+from dpfed_kan.report import as_json, save
 from dpfed_kan.run import run
 from tests.system.conftest import _experiment
 from tests.system.page_reading import Node, read
@@ -77,7 +77,7 @@ class Reports(dict[str, Any]):
     def __missing__(self, kind: str) -> Any:
         stop = 4 if kind == "unfinished" else None
         result = run(_experiment(**KINDS[kind]), self.root / kind, stop_after=stop)
-        save(result)
+        save(result.directory, as_json(result))
         self[kind] = json.loads(result.directory.report_path.read_text())
         return self[kind]
 
