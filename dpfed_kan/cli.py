@@ -16,10 +16,12 @@ from rich.table import Table
 
 from dpfed_kan import __version__
 from dpfed_kan.cli_advise import add_advise
+from dpfed_kan.cli_audit import add_audit
 from dpfed_kan.cli_data import add_check_data, add_plan
 from dpfed_kan.cli_ledger import add_ledger
 from dpfed_kan.cli_pilot import add_pilot
 from dpfed_kan.cli_report import add_report
+from dpfed_kan.cli_sweep import add_sweep
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee, account
 from dpfed_kan.privacy.calibration import calibrate
 from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize, Sampling
@@ -34,6 +36,8 @@ _EXAMPLES = """examples:
   dpfed-kan advise --epsilon 2 --delta 1e-5 --records 5000 --batch 125 --rounds 400 --plot a.png
   dpfed-kan check-data schema.yaml records.csv
   dpfed-kan plan outputs/DATE/TIME/config.yaml --plot sites.png
+  dpfed-kan audit outputs/DATE/TIME
+  dpfed-kan sweep multirun/DATE/TIME
   dpfed-kan ledger verify site.ledger
   dpfed-kan pilot new trial && dpfed-kan pilot up trial
   dpfed-kan report outputs/DATE/TIME
@@ -159,7 +163,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dpfed-kan {__version__}")
     verbs = parser.add_subparsers(
-        required=True, metavar="{account,calibrate,advise,check-data,plan,ledger,pilot,report}"
+        required=True,
+        metavar="{account,calibrate,advise,check-data,plan,audit,sweep,ledger,pilot,report}",
     )
     asked = verbs.add_parser("account", help="the ε of a mechanism", description="The ε of a run.")
     asked.add_argument(
@@ -179,6 +184,8 @@ def _parser() -> argparse.ArgumentParser:
     add_advise(verbs)
     add_check_data(verbs)
     add_plan(verbs)
+    add_audit(verbs)
+    add_sweep(verbs)
     add_ledger(verbs)
     add_pilot(verbs)
     add_report(verbs)

@@ -8,7 +8,7 @@ import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
@@ -22,6 +22,9 @@ from dpfed_kan.data.reader import Table, read_table
 from dpfed_kan.data.schema import Schema
 from dpfed_kan.schema_file import load_schema
 from dpfed_kan.sites.plan import Plan, read_plan
+
+if TYPE_CHECKING:
+    from dpfed_kan.experiment import Experiment
 
 _FEW = 20
 
@@ -71,7 +74,7 @@ def _plan(options: argparse.Namespace) -> None:
     if options.config.suffix == ".json":
         _show_plan(read_plan(_text(options.config)), options)
         return
-    experiment = build(_settings(options.config))
+    experiment = load_experiment(options.config)
     planned = plan_sites(experiment)
     if options.plot is not None:
         save_heat_map(planned.rows, options.plot)
@@ -98,6 +101,16 @@ def _show_plan(plan: Plan, options: argparse.Namespace, **more: Any) -> None:
         return
     print(shown)
     print(f"plan hash: {plan.sha256}")
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Return the experiment of a resolved configuration, or of a run's directory.
+
+    Raises:
+        ValueError: If there is none, or it cannot be built; every problem is named.
+    """
+    experiment: Experiment = build(_settings(path / "config.yaml" if path.is_dir() else path))
+    return experiment
 
 
 def _text(path: Path) -> str:

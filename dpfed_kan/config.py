@@ -65,8 +65,12 @@ def to_config(value: Any) -> Any:
 
 
 def drop_interpolated(settings: dict[str, Any]) -> None:
-    """Drop what of a resolved configuration only serves interpolation: partition and data.root."""
+    """Drop what of a resolved configuration builds nothing: partition, data.root, stop_at_failure.
+
+    The first two serve interpolation only, the last a sweep.
+    """
     settings.pop("partition", None)
+    settings.pop("stop_at_failure", None)
     if isinstance(settings.get("data"), dict):
         settings["data"].pop("root", None)
 
@@ -150,7 +154,9 @@ def _convert(value: Any, hint: Any, where: str, problems: list[str]) -> Any:
     if fits:
         return converted
     wanted = " or ".join(_name(option) for option in options)
-    problems.append(f"{where}: expected {wanted}, got {value!r}")
+    lists = any(get_origin(option) is tuple for option in options)
+    hint = f"; a list is written in brackets, as [{value}]" if lists and _scalar(value) else ""
+    problems.append(f"{where}: expected {wanted}, got {value!r}{hint}")
     return None
 
 
@@ -220,6 +226,10 @@ def _number(value: Any) -> int | float | None:
         return float(value)
     except ValueError:
         return None
+
+
+def _scalar(value: Any) -> bool:
+    return isinstance(value, int | float | str)
 
 
 def _name(option: Any) -> str:

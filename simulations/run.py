@@ -7,13 +7,19 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+
+from simulations.sweeping import Announcer, SweepFailed, finish, run_job
+
+if TYPE_CHECKING:
+    from dpfed_kan.experiment import Experiment
+    from dpfed_kan.run import Run
 
 _CONF = Path(__file__).resolve().parents[1] / "conf"
 _INTERRUPTED = 130
@@ -26,12 +32,14 @@ class _Failed(Exception):
 @hydra.main(version_base="1.3", config_path=str(_CONF), config_name="config")
 def _hydra_main(config: DictConfig) -> None:
     output_dir = Path(HydraConfig.get().runtime.output_dir)
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        stop = bool(config.get("stop_at_failure"))
+        run_job(lambda: _experiment(config), _train_quietly, stop_at_failure=stop)
+        return
     try:
         _run(config, output_dir)
     except (ValueError, RuntimeError) as error:
         _remove_if_empty(output_dir)
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
-            print(f"error in {output_dir}:\n{error}", file=sys.stderr)
         raise _Failed(str(error)) from error
     except KeyboardInterrupt:
         print(
@@ -43,16 +51,8 @@ def _hydra_main(config: DictConfig) -> None:
 
 
 def _run(config: DictConfig, output_dir: Path) -> None:
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise ValueError("\n".join(f"{key}: a value is required" for key in missing))
-    settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    resume_dir = settings.pop("resume", None)
-    from dpfed_kan.config import build, drop_interpolated
-
-    drop_interpolated(settings)
-    _place_files(settings)
-    experiment = build(settings) if resume_dir is None else None  # refused before torch is loaded
+    resume_dir = config.get("resume")
+    experiment = _experiment(config) if resume_dir is None else None  # before torch is loaded
     from rich.console import Console
 
     from dpfed_kan.report import as_json, print_report, save
@@ -70,6 +70,36 @@ def _run(config: DictConfig, output_dir: Path) -> None:
             )
     save(result.directory, as_json(result))
     print_report(result, console)
+
+
+def _train_quietly(experiment: Experiment, output_dir: Path, begun: bool) -> Run:
+    """Run a job of a sweep, or go on with it, and leave its report."""
+    from dpfed_kan.report import as_json, save
+    from dpfed_kan.run import resume, run
+
+    result = resume(output_dir) if begun else run(experiment, output_dir)
+    save(result.directory, as_json(result))
+    return result
+
+
+def _experiment(config: DictConfig) -> Experiment:
+    """Return what a composed configuration describes.
+
+    Raises:
+        ValueError: With every problem of it.
+    """
+    from dpfed_kan.config import build, drop_interpolated
+
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise ValueError("\n".join(f"{key}: a value is required" for key in missing))
+    settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    if settings.pop("resume", None) is not None:
+        raise ValueError("resume continues one run: leave out -m")
+    drop_interpolated(settings)
+    _place_files(settings)
+    experiment: Experiment = build(settings)
+    return experiment
 
 
 def _place_files(settings: dict[str, Any]) -> None:
@@ -136,11 +166,27 @@ def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _keys(value, f"{prefix}{key}.")
 
 
+def _run_all() -> None:
+    try:
+        _hydra_main()
+    except (_Failed, HydraException, OSError):
+        raise
+    except Exception as error:  # such as a worker that the system has killed
+        if not Announcer.started:
+            raise
+        print(f"the sweep broke off: {type(error).__name__}: {error}", file=sys.stderr)
+        finish(Announcer.started)
+        raise
+    finish(Announcer.started)
+
+
 def main() -> None:
     """Run, and end with one clear line and an exit code where something is wrong."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come here, to be told in one line
     try:
-        _hydra_main()
+        _run_all()
+    except SweepFailed as error:
+        sys.exit(f"error: {error}")
     except _Failed as error:
         sys.exit(f"error: {error}")
     except HydraException as error:
@@ -151,6 +197,12 @@ def main() -> None:
             f"{error.strerror}; choose another with hydra.run.dir=... (hydra.sweep.dir with -m)"
         )
     except KeyboardInterrupt:
+        for directory in Announcer.started:
+            print(
+                f"the sweep was interrupted: the same command with hydra.sweep.dir={directory} "
+                "skips what is finished and goes on with the rest",
+                file=sys.stderr,
+            )
         sys.exit(_INTERRUPTED)
 
 

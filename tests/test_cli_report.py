@@ -171,3 +171,28 @@ def test_a_ledger_without_this_run_is_refused(tmp_path: Path) -> None:
     ledger = site_with_two_runs(tmp_path, result)
     with pytest.raises(SystemExit, match="holds no run of this plan"):
         main(["report", str(tmp_path / "other"), "--site-ledger", str(ledger)])
+
+
+def test_an_audit_that_was_run_is_told_and_one_that_contradicts_is_on_top(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "run"
+    finished(run(_experiment(num_rounds=3), directory))
+    assert "Not run. " in read((directory / "report.html").read_text()).by_id("audit").text()
+    main(["audit", str(directory), "--runs", "40", "--rounds", "3", "--canaries", "0"])
+    capsys.readouterr()
+    audited = json.loads((directory / "audit.json").read_text())
+    found = json.loads(said(capsys, directory, "--json"))["statement"]["audit"]
+    assert found["agrees"] is audited["agrees"] is True
+    assert found["bounds"][0]["epsilon_lower"] == audited["found"]["two_run"]["epsilon_lower"]
+    assert len(found["bounds"]) == 1 + len(audited["controls"])
+    page = read((directory / "report.html").read_text())
+    assert "No lower bound exceeds" in page.by_id("audit").text()
+    assert len(page.by_id("audit").all("tbody")[0].all("tr")) == len(found["bounds"])
+    assert "Contradicted" not in page.all("header")[0].text()
+    (directory / "audit.json").write_text(json.dumps(audited | {"agrees": False}))
+    said(capsys, directory)
+    assert "Contradicted" in read((directory / "report.html").read_text()).all("header")[0].text()
+    (directory / "audit.json").write_text("[1]")
+    with pytest.raises(SystemExit, match="audit the run again"):
+        main(["report", str(directory)])

@@ -9,7 +9,7 @@ from typing import Any
 from dpfed_kan.page import account, guarantee
 from dpfed_kan.page.curves import NOT_PRIVATE, accuracy_plot, loss_plot
 from dpfed_kan.page.edges import edge_plots
-from dpfed_kan.page.elements import Markup, element, join, listed
+from dpfed_kan.page.elements import Markup, element, join, listed, table
 from dpfed_kan.page.guarantee import sentence
 from dpfed_kan.page.measured import (
     differences_table,
@@ -21,6 +21,10 @@ from dpfed_kan.page.style import STYLE
 from dpfed_kan.page.values import Report
 
 _TITLE = "Privacy report of a federated training"
+_CONTRADICTED = (
+    "The audit measured more than the account allows: by chance that happens in few audits; if it "
+    "happens again, ε is wrong."
+)
 _NO_MATRIX = (
     "All sites share one model, so there is no matrix of models trained at one site and measured "
     "at another. The matrix of sites here compares how well the one model does at each."
@@ -111,6 +115,9 @@ def banners(report: Report) -> list[Markup]:
                 "This run has not come to its last round; what is said is about the rounds so far.",
             )
         )
+    audited = report["statement"]["audit"]
+    if audited["run"].content and not audited["agrees"].content:
+        found.append(_banner("Contradicted. ", _CONTRADICTED))
     return found
 
 
@@ -185,7 +192,35 @@ def _model(report: Report) -> Markup:
 def _audit(report: Report) -> Markup:
     part = report["statement"]["audit"]
     said = "Run" if part["run"].content else "Not run"
-    return element("p", element("strong", said, ". "), sentence(part["note"].text))
+    told = element("p", element("strong", said, ". "), sentence(part["note"].text))
+    if not part["run"].content:
+        return told
+    rows = [
+        [
+            f"{bound['mechanism'].text}, {bound['form'].text}",
+            bound["epsilon_lower"].number(),
+            bound["epsilon"].bound(),
+        ]
+        for bound in part["bounds"]
+    ]
+    agreed = "No lower bound exceeds the account." if part["agrees"].content else _CONTRADICTED
+    return join(
+        told,
+        element(
+            "p",
+            agreed,
+            " δ = ",
+            part["delta"].number("g"),
+            ", confidence ",
+            part["confidence"].number("g"),
+            ". What was planted wrong on purpose must exceed.",
+        ),
+        table(
+            "ε that an adversary's success proves, beside ε of the account",
+            ["what was audited", "ε at least", "ε at most"],
+            rows,
+        ),
+    )
 
 
 def _provenance(report: Report) -> Markup:

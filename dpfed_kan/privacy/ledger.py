@@ -232,6 +232,31 @@ class Ledger:
         self._reserved = self._owed
 
 
+def read_spent(path: Path) -> tuple[dict[str, Any], int]:
+    """Return the plan of a ledger and the rounds to account for, without touching the file.
+
+    Rounds that a run reserved and did not settle count as spent, as in `Ledger`.
+
+    Args:
+        path: Of a run that may be going on, broken off or over.
+
+    Raises:
+        ValueError: If the file is no ledger.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        released = sum("release" in line for line in lines)
+        owed = [line.get("reserved", line.get("settled")) for line in lines[1:]]
+        plan: dict[str, Any] = {name: lines[0][name] for name in ("plan", "num_records")}
+    except OSError as error:
+        raise ValueError(f"{path.absolute()} cannot be read: {error.strerror}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, KeyError, IndexError):
+        raise ValueError(f"{path} is no ledger of a run") from None
+    last = [int(number) for number in owed if number is not None][-1:]
+    return plan, max([released, *last])
+
+
 def describe(value: object) -> Any:
     """Return a dataclass as plain data, each with its type's name: what a plan file holds."""
     if is_dataclass(value) and not isinstance(value, type):

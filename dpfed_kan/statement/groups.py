@@ -15,6 +15,7 @@ from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.sampling import FullBatch
 from dpfed_kan.run import Run
 from dpfed_kan.statement import words
+from dpfed_kan.statement.audited import audit_of
 from dpfed_kan.statement.provenance import accountant_versions, provenance
 
 _LARGEST_EXPONENT = 700.0
@@ -57,11 +58,7 @@ def statement(run: Run) -> dict[str, Any]:
             "looking at other runs on the same records, the ε of those runs must be added",
         },
         "randomness": _randomness(run),
-        "audit": {
-            "run": False,
-            "note": "an audit plants known records in a simulation and gives a lower bound on ε "
-            "to set beside the upper bound: dpfed-kan audit",
-        },
+        "audit": audit_of(run.directory.path),
         "provenance": provenance(run.directory, run.plan) | {"limits": list(words.LIMITS)},
     }
 

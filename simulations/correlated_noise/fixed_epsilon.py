@@ -90,7 +90,7 @@ def rules(data: str) -> dict[str, Any]:
         }
     return {
         "sgd": ProjectedSGD(learning_rate=10.0, average="last_half"),
-        "macadam": DPMacAdam(learning_rate=0.003, average="last_half"),
+        "macadam": DPMacAdam(learning_rate=0.01, average="last_half"),
     }
 
 

@@ -1,6 +1,6 @@
 """NTK margins of three separable tasks, ReLU and KAN, by a hard-margin support vector machine.
 
-python -m simulations.ntk_margins.margins [--seeds 5] [--records 500] [--out expected.json]
+python -m simulations.ntk_margins.margins [--seeds 5] [--records 300] [--out expected.json]
 
 γ = max_{‖Θ‖ ≤ 1} min_i y_i ⟨∇f_{Θ(0)}(x_i), Θ⟩ = 1/‖w‖ of the hard-margin SVM without offset on the
 gradients of f in both layers. The kernel is made of the gradients' factors.
@@ -91,7 +91,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--records", type=int, default=500, help="n; the paper's is not published")
+    parser.add_argument("--records", type=int, default=300, help="n; the paper's is not published")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()
     rows = []

@@ -68,7 +68,7 @@ class Link:
         thread.start()
         return thread
 
-    def round(self, round_index, timeout=10.0) -> Inbox:
+    def round(self, round_index, timeout=60.0) -> Inbox:
         inbox = Inbox(plan(), run_id=RUN, round_index=round_index, dimension=DIMENSION)
         params = np.linspace(-1, 1, DIMENSION)
         broadcast = Broadcast(round_index=round_index, params=params)

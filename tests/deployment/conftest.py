@@ -81,7 +81,7 @@ class Trial:
             f"data.source.sites=[{','.join(SITES)}]",
             "data.source.schema=given",
             "runtime.transport=native",
-            "runtime.meeting_timeout=5",
+            "runtime.meeting_timeout=60",
             *self.common,
             *overrides,
         )
@@ -93,7 +93,7 @@ class Trial:
             "runtime.channel_address='127.0.0.1:0'",
             f"runtime.channel_certificate={self.directory / 'server.pem'}",
             f"runtime.channel_key={self.directory / 'server.key'}",
-            "runtime.timeout=20",
+            "runtime.timeout=120",
             *overrides,
         )
 
