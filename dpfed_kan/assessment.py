@@ -16,6 +16,7 @@ from dpfed_kan.privacy.clipping import Vector
 
 Interval = tuple[float, float]
 CONFIDENCE = 0.95
+SMALLEST_BIN = 5  # records of a bin of the reliability curve that is shown
 _BINS = 10
 _ONE_CLASS = "undefined: only one class is present"
 _NOT_TWO_CLASSES = "undefined: the labels are not two classes"
@@ -51,6 +52,27 @@ class Quality:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReliabilityBin:
+    """Records whose probabilities fall into one tenth of [0, 1].
+
+    Args:
+        low: The tenth's lower end.
+        high: Its upper end.
+        num_records: Records in it.
+        mean_probability: Of +1, as the model says.
+        frequency: Share of +1 among them.
+        frequency_interval: 95 % (Wilson).
+    """
+
+    low: float
+    high: float
+    num_records: int
+    mean_probability: float
+    frequency: float
+    frequency_interval: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
 class Assessment:
     """Over all held-out records, and at each site where it is known whose they are.
 
@@ -61,6 +83,8 @@ class Assessment:
         mean_accuracy: Over the sites, each counted once; None without sites.
         mean_auc: Over the sites that have one.
         num_sites_with_auc: How many those are.
+        reliability: Over all, the bins that hold `SMALLEST_BIN` records or more; empty where
+            labels are not two classes.
     """
 
     pooled: Quality
@@ -68,6 +92,7 @@ class Assessment:
     mean_accuracy: float | None
     mean_auc: float | None
     num_sites_with_auc: int
+    reliability: tuple[ReliabilityBin, ...] = ()
 
 
 def assess(
@@ -100,6 +125,7 @@ def assess(
         mean_accuracy=_mean([q.accuracy for q in per_site.values() if q.accuracy is not None]),
         mean_auc=_mean(aucs),
         num_sites_with_auc=len(aucs),
+        reliability=_reliability(scores, labels > 0) if loss == "logistic" else (),
     )
 
 
@@ -111,7 +137,7 @@ def quality(
     if loss != "logistic":
         return _of_other_labels(utility)
     positive = labels > 0
-    prob = 1 / (1 + np.exp(-np.clip(scores, -700, 700)))
+    prob = _probabilities(scores)
     return Quality(
         num_records=utility.num_records,
         accuracy=utility.accuracy,
@@ -144,8 +170,11 @@ def _of_other_labels(utility: Utility) -> Quality:
 def _wilson(utility: Utility) -> Interval | None:
     if utility.accuracy is None:
         return None
-    num_right = round(utility.accuracy * utility.num_records)
-    found = binomtest(num_right, utility.num_records).proportion_ci(CONFIDENCE, method="wilson")
+    return _share_interval(round(utility.accuracy * utility.num_records), utility.num_records)
+
+
+def _share_interval(count: int, of: int) -> Interval:
+    found = binomtest(count, of).proportion_ci(CONFIDENCE, method="wilson")
     return float(found.low), float(found.high)
 
 
@@ -170,9 +199,38 @@ def auc_interval(scores: Vector, labels: Vector) -> Interval:
 
 
 def _calibration_error(prob: Vector, positive: NDArray[np.bool_]) -> float:
-    bins = np.minimum((prob * _BINS).astype(np.intp), _BINS - 1)
-    gaps = np.bincount(bins, weights=prob - positive, minlength=_BINS)
+    gaps = np.bincount(_bins(prob), weights=prob - positive, minlength=_BINS)
     return float(np.abs(gaps).sum() / len(prob))
+
+
+def _reliability(scores: Vector, positive: NDArray[np.bool_]) -> tuple[ReliabilityBin, ...]:
+    prob = _probabilities(scores)
+    bins = _bins(prob)
+    found = []
+    for place in range(_BINS):
+        here = bins == place
+        num, num_positive = int(here.sum()), int(positive[here].sum())
+        if num < SMALLEST_BIN:
+            continue
+        found.append(
+            ReliabilityBin(
+                low=place / _BINS,
+                high=(place + 1) / _BINS,
+                num_records=num,
+                mean_probability=float(prob[here].mean()),
+                frequency=num_positive / num,
+                frequency_interval=_share_interval(num_positive, num),
+            )
+        )
+    return tuple(found)
+
+
+def _probabilities(scores: Vector) -> Vector:
+    return np.asarray(1 / (1 + np.exp(-np.clip(scores, -700, 700))))
+
+
+def _bins(prob: Vector) -> NDArray[np.intp]:
+    return np.minimum((prob * _BINS).astype(np.intp), _BINS - 1)
 
 
 def _mean(values: list[float]) -> float | None:

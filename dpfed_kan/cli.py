@@ -20,6 +20,7 @@ from dpfed_kan.cli_audit import add_audit
 from dpfed_kan.cli_data import add_check_data, add_plan
 from dpfed_kan.cli_ledger import add_ledger
 from dpfed_kan.cli_pilot import add_pilot
+from dpfed_kan.cli_report import add_report
 from dpfed_kan.cli_sweep import add_sweep
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee, account
 from dpfed_kan.privacy.calibration import calibrate
@@ -39,6 +40,7 @@ _EXAMPLES = """examples:
   dpfed-kan sweep multirun/DATE/TIME
   dpfed-kan ledger verify site.ledger
   dpfed-kan pilot new trial && dpfed-kan pilot up trial
+  dpfed-kan report outputs/DATE/TIME
 """
 
 
@@ -162,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dpfed-kan {__version__}")
     verbs = parser.add_subparsers(
         required=True,
-        metavar="{account,calibrate,advise,check-data,plan,audit,sweep,ledger,pilot}",
+        metavar="{account,calibrate,advise,check-data,plan,audit,sweep,ledger,pilot,report}",
     )
     asked = verbs.add_parser("account", help="the ε of a mechanism", description="The ε of a run.")
     asked.add_argument(
@@ -186,6 +188,7 @@ def _parser() -> argparse.ArgumentParser:
     add_sweep(verbs)
     add_ledger(verbs)
     add_pilot(verbs)
+    add_report(verbs)
     return parser
 
 

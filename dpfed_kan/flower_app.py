@@ -30,7 +30,7 @@ from dpfed_kan.flower.client_app import client_app
 from dpfed_kan.flower.deployed_client import by_node, deployed_client_app
 from dpfed_kan.flower.runtimes import Grid
 from dpfed_kan.flower.server_app import RunConfig, server_app
-from dpfed_kan.report import as_json, print_report
+from dpfed_kan.report import as_json, print_report, save
 from dpfed_kan.run import run
 from dpfed_kan.schema_file import load_schema
 from dpfed_kan.simulated_sites import build_site
@@ -98,7 +98,7 @@ def train(grid: Grid, config: RunConfig) -> None:
         _train_real_sites(grid, experiment, output_dir, resume=config.get("resume") is True)
         return
     result = run(experiment, output_dir, grid=grid)
-    result.directory.save_report(as_json(result))
+    save(result.directory, as_json(result))
     print_report(result, Console())
 
 
@@ -114,7 +114,7 @@ def _train_real_sites(
         found = training.resume(grid, experiment, output_dir, listener=tell)
     else:
         found = training.train(grid, experiment, output_dir, listener=tell)
-    found.run.directory.save_report(deployment_as_json(found))
+    save(found.run.directory, deployment_as_json(found))
     print_deployment(found, console)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -12,10 +16,17 @@ from rich.console import Console
 from rich.table import Table
 
 from dpfed_kan import __version__
-from dpfed_kan.assessment import Assessment, Quality
+from dpfed_kan.assessment import SMALLEST_BIN, Assessment, Quality
+from dpfed_kan.data.schema import Schema
+from dpfed_kan.page.page import as_page
 from dpfed_kan.privacy.accounting import NonPrivate
-from dpfed_kan.run import Run
+from dpfed_kan.run import Run, inspect
+from dpfed_kan.run_directory import RunDirectory
+from dpfed_kan.statement import curves
+from dpfed_kan.statement.groups import accuracy_differences, plain, statement
+from dpfed_kan.statement.provenance import file_sha256
 
+FORMAT = 2
 _NOT_PRIVATE = (
     "measured on held-out records without noise: these numbers are facts about those records and "
     "are not covered by the guarantee"
@@ -62,18 +73,60 @@ def as_json(run: Run) -> dict[str, Any]:
         },
         "noise_source": "seeded" if run.seeded else "operating system entropy",
     }
-    return {
+    report = {
+        "format": FORMAT,
         "guarantee": stated,
+        "statement": statement(run),
+        "curves": _curves(run),
         "private": {"share_projected": run.share_projected},
         "public": {"num_records": dict(run.num_records), "left_out": dict(run.left_out)},
         "diagnostics_not_private": _diagnostics(run.assessment),
         "run": {
             "finished": run.finished,
             "seconds": round(run.seconds, 3),
+            "made_at": datetime.now(tz=UTC).isoformat(timespec="seconds"),
             "version": __version__,
             "python": platform.python_version(),
         },
     }
+    found: dict[str, Any] = plain(report)
+    return found
+
+
+def save(directory: RunDirectory, report: Mapping[str, Any]) -> None:
+    """Write a report for machines and for people: report.json and report.html."""
+    directory.save_report(report)
+    directory.save_page(as_page(report))
+
+
+def of_directory(directory: RunDirectory, *, fresh: bool = False) -> dict[str, Any]:
+    """Return the report of a run's directory: the one that lies there, or made anew.
+
+    Args:
+        directory: Of the run.
+        fresh: Make it anew even if the one that lies there is of this very ledger.
+
+    Raises:
+        ValueError: If there is no run, or it has to be made anew and the data are gone.
+    """
+    if not fresh and directory.report_path.is_file():
+        found = _read(directory.report_path)
+        if (
+            found.get("format") == FORMAT
+            and found["run"]["finished"]
+            and found["statement"]["provenance"]["ledger_sha256"]
+            == file_sha256(directory.ledger_path)
+        ):
+            return found
+    return as_json(inspect(directory.path))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def print_report(run: Run, console: Console) -> None:
@@ -99,7 +152,8 @@ def print_report(run: Run, console: Console) -> None:
     directory = run.directory
     console.print(f"Results in {directory.path}:", highlight=False, soft_wrap=True)
     for path, what in (
-        (directory.report_path, "this report"),
+        (directory.page_path, "this report for a review board: one page, to be mailed"),
+        (directory.report_path, "this report for machines"),
         (directory.metrics_path, "metrics per round"),
         (directory.ledger_path, "every release"),
         (directory.checkpoint_path, "the model"),
@@ -109,6 +163,23 @@ def print_report(run: Run, console: Console) -> None:
 
 
 _SITES_SHOWN = 12
+
+
+def _curves(run: Run) -> dict[str, Any]:
+    state = run.directory.load_checkpoint()
+    schema = getattr(run.experiment.data.source, "schema", None)
+    return {
+        "rounds": curves.rounds(
+            run.directory.read_metrics(), num_rounds=0 if state is None else state.num_steps
+        ),
+        "noise": curves.noise(run.plan.mechanism),
+        "edges": curves.edges(
+            run.experiment.model,
+            state,
+            run.feature_names,
+            schema if isinstance(schema, Schema) else None,
+        ),
+    }
 
 
 def _diagnostics(found: Assessment | None) -> dict[str, Any]:
@@ -124,6 +195,9 @@ def _diagnostics(found: Assessment | None) -> dict[str, Any]:
             "num_sites": len(found.per_site),
             "num_sites_with_auc": found.num_sites_with_auc,
         },
+        "reliability": [asdict(each) for each in found.reliability],
+        "smallest_bin": SMALLEST_BIN,
+        "accuracy_differences": accuracy_differences(found),
     }
 
 

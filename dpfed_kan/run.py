@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,11 +18,13 @@ from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.deployed import Deployed
 from dpfed_kan.federated.runtimes import Fused, Workers
 from dpfed_kan.federated.server import SumOverSites
-from dpfed_kan.planning import Planned, planned
+from dpfed_kan.planning import Planned, plan_of, planned
 from dpfed_kan.privacy.accounting import NonPrivate, PrivacyGuarantee
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.run_directory import RunDirectory
+from dpfed_kan.sites.plan import Plan
 from dpfed_kan.training import PreparedRun, Progress
+from dpfed_kan.update.rule import UpdateState
 from dpfed_kan.worker_pool import pooled
 
 if TYPE_CHECKING:
@@ -34,6 +38,8 @@ class Run:
     Args:
         experiment: That was run.
         directory: Where its files are.
+        plan: What each site is asked to approve: all of the run that touches privacy.
+        feature_names: Public names of the model's inputs.
         guarantee: Of the rounds that happened, for the worst site.
         epsilon_per_site: Site name to ε.
         num_records: Site name to n_k, in units of privacy.
@@ -47,6 +53,8 @@ class Run:
 
     experiment: Experiment
     directory: RunDirectory
+    plan: Plan
+    feature_names: tuple[str, ...]
     guarantee: PrivacyGuarantee | NonPrivate
     epsilon_per_site: Mapping[str, float]
     num_records: Mapping[str, int]
@@ -129,6 +137,37 @@ def resume(
     )
 
 
+def inspect(output_dir: Path) -> Run:
+    """Return what a run has come to so far, from its files alone: none of them is changed.
+
+    Rounds that were reserved and not released count as spent, as in the ledger.
+
+    Args:
+        output_dir: Of the run, which may be finished, interrupted, or going on elsewhere.
+
+    Raises:
+        ValueError: If there is no run, its data are gone, or its ledger and plan disagree.
+    """
+    start = time.perf_counter()
+    directory, experiment, streams = RunDirectory.open(output_dir)
+    if isinstance(experiment.runtime, Deployed):
+        raise ValueError(
+            f"{output_dir} holds a run over real sites, which is reported when it ends: continue "
+            "it with `dpfed-kan pilot run` or `flwr run`"
+        )
+    plan = PreparedRun.of(experiment, streams)
+    state = plan.start(directory)  # before the ledger, which never lags behind it
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / directory.ledger_path.name
+        if directory.ledger_path.is_file():
+            shutil.copyfile(directory.ledger_path, copy)
+        ledger = Ledger(
+            mechanism=plan.server.mechanism, num_records=plan.server.num_records, path=copy
+        )
+        ledger.settle()
+    return _outcome(plan, directory, ledger, state, seconds=time.perf_counter() - start)
+
+
 def _train(
     plan: PreparedRun,
     directory: RunDirectory,
@@ -138,7 +177,7 @@ def _train(
     announce: Announce | None,
     grid: Grid | None = None,
 ) -> Run:
-    experiment, server, held_out = plan.experiment, plan.server, plan.sites.federation.held_out
+    experiment, server = plan.experiment, plan.server
     state = plan.start(directory)
     directory.drop_metrics_after(state.num_steps)
     ledger = Ledger(
@@ -176,11 +215,32 @@ def _train(
     already = stop_after is not None and state.num_steps >= stop_after
     if state.num_steps < experiment.num_rounds and not already:
         _with_sites(plan, main, grid=grid)
+    return _outcome(plan, directory, ledger, state, seconds=time.perf_counter() - start)
+
+
+def _outcome(
+    plan: PreparedRun,
+    directory: RunDirectory,
+    ledger: Ledger,
+    state: UpdateState,
+    *,
+    seconds: float,
+) -> Run:
+    experiment, server, held_out = plan.experiment, plan.server, plan.sites.federation.held_out
     delta = experiment.privacy.target_delta
     per_site = ledger.spent_per_site(delta=delta, cross_check=True)
     return Run(
         experiment=experiment,
         directory=directory,
+        plan=plan_of(
+            experiment,
+            mechanism=server.mechanism,
+            num_records=server.num_records,
+            num_params=len(plan.sites.params.trainable),
+            like=held_out,
+            metrics_leave=False,
+        ),
+        feature_names=held_out.feature_names,
         guarantee=per_site.sites[per_site.worst_site],
         epsilon_per_site={site: found.epsilon for site, found in per_site.sites.items()},
         num_records=server.num_records,
@@ -189,7 +249,7 @@ def _train(
         assessment=assess(plan.scores(state), held_out.labels, held_out.sites, **plan.labels_are),
         share_projected=state.num_projected / max(1, state.num_steps),
         finished=state.num_steps == experiment.num_rounds,
-        seconds=time.perf_counter() - start,
+        seconds=seconds,
     )
 
 

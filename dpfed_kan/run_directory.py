@@ -26,7 +26,8 @@ class RunDirectory:
     """The files of one run.
 
     `config.yaml` (resolved), `key` (secret, owner only), `ledger.jsonl`, `metrics.jsonl`,
-    `checkpoint.npz` (every few rounds and at the end), `report.json` (at the end).
+    `checkpoint.npz` (every few rounds and at the end), `report.json` and `report.html` (at the
+    end).
 
     Args:
         path: An existing directory.
@@ -39,6 +40,7 @@ class RunDirectory:
         self.metrics_path = path / "metrics.jsonl"
         self.checkpoint_path = path / "checkpoint.npz"
         self.report_path = path / "report.json"
+        self.page_path = path / "report.html"
         self._key_path = path / "key"
         self._metrics: TextIO | None = None
 
@@ -137,9 +139,17 @@ class RunDirectory:
     def save_report(self, report: Mapping[str, Any]) -> None:
         """Write the final report; valid JSON, without NaN or Infinity."""
         text = json.dumps(report, indent=2, allow_nan=False, ensure_ascii=False)
-        temporary = self.report_path.with_suffix(".tmp")
-        temporary.write_text(text + "\n", encoding="utf-8")
-        temporary.replace(self.report_path)
+        self._replace(self.report_path, text + "\n")
+
+    def save_page(self, page: str) -> None:
+        """Write the report as a page for people."""
+        self._replace(self.page_path, page)
+
+    @staticmethod
+    def _replace(path: Path, text: str) -> None:
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
 
     def _flush_metrics(self) -> None:
         if self._metrics is not None:

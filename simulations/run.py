@@ -55,7 +55,7 @@ def _run(config: DictConfig, output_dir: Path) -> None:
     experiment = _experiment(config) if resume_dir is None else None  # before torch is loaded
     from rich.console import Console
 
-    from dpfed_kan.report import as_json, print_report
+    from dpfed_kan.report import as_json, print_report, save
     from dpfed_kan.run import resume, run
     from simulations.progress import RunProgress
 
@@ -68,17 +68,17 @@ def _run(config: DictConfig, output_dir: Path) -> None:
             result = resume(
                 _resumable(str(resume_dir)), listener=progress, announce=progress.announce
             )
-    result.directory.save_report(as_json(result))
+    save(result.directory, as_json(result))
     print_report(result, console)
 
 
 def _train_quietly(experiment: Experiment, output_dir: Path, begun: bool) -> Run:
     """Run a job of a sweep, or go on with it, and leave its report."""
-    from dpfed_kan.report import as_json
+    from dpfed_kan.report import as_json, save
     from dpfed_kan.run import resume, run
 
     result = resume(output_dir) if begun else run(experiment, output_dir)
-    result.directory.save_report(as_json(result))
+    save(result.directory, as_json(result))
     return result
 
 

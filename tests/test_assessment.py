@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from dpfed_kan.assessment import assess, auc_interval, quality
+from dpfed_kan.assessment import SMALLEST_BIN, assess, auc_interval, quality
 
 
 def drawn(rng: np.random.Generator, num: int) -> tuple[np.ndarray, np.ndarray]:
@@ -68,3 +69,24 @@ def test_an_undefined_auc_is_left_out_of_the_mean_with_the_count() -> None:  # D
         (found.per_site["a"].accuracy + found.per_site["b"].accuracy) / 2
     )
     assert assess(scores, labels, None).per_site == {}
+
+
+def test_the_reliability_curve_is_that_of_the_library() -> None:
+    scores, labels = drawn(np.random.default_rng(4), 2000)
+    found = assess(scores, labels, None).reliability
+    prob = 1 / (1 + np.exp(-scores))
+    frequency, mean = calibration_curve(labels > 0, prob, n_bins=10)
+    sizes = np.histogram(prob, bins=10, range=(0, 1))[0]
+    shown = sizes[sizes > 0] >= SMALLEST_BIN
+    assert not shown.all() or len(found) == len(frequency)
+    assert [each.frequency for each in found] == pytest.approx(frequency[shown])
+    assert [each.mean_probability for each in found] == pytest.approx(mean[shown])
+    assert [each.num_records for each in found] == sizes[sizes >= SMALLEST_BIN].tolist()
+
+
+def test_a_bin_of_few_records_is_not_shown() -> None:
+    scores = np.array([-3.0] * SMALLEST_BIN + [3.0] * (SMALLEST_BIN - 1))
+    labels = np.where(scores > 0, 1.0, -1.0)
+    (only,) = assess(scores, labels, None).reliability
+    assert (only.num_records, only.frequency) == (SMALLEST_BIN, 0.0)
+    assert only.low <= only.mean_probability <= only.high

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from rich.console import Console
 
+from dpfed_kan.assessment import Quality
 from dpfed_kan.deployment.training import Deployment
 from dpfed_kan.report import as_json, print_report
 
+_GREATEST = 1e12  # of a measurement; NaN is not less
 _NONE = "none: metrics leave a site only where the study asks for them and the site allows it"
 _NOT_PRIVATE = (
     "measured by each site on its own held-out records without noise: these numbers are facts "
@@ -21,7 +25,7 @@ def deployment_as_json(found: Deployment) -> dict[str, Any]:
     report = as_json(found.run)
     report["diagnostics_not_private"] = {
         "note": _NOT_PRIVATE if found.metrics else _NONE,
-        "per_site": {site: dict(metrics) for site, metrics in found.metrics.items()},
+        "per_site": {site: measured(metrics) for site, metrics in found.metrics.items()},
     }
     runtime = found.run.experiment.runtime
     report["deployment"] = {
@@ -31,6 +35,29 @@ def deployment_as_json(found: Deployment) -> dict[str, Any]:
         "seconds_per_round": found.seconds_per_round,
     }
     return report
+
+
+def measured(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a site's answer is a measurement: a site may send whatever it likes."""
+    return {
+        field.name: metrics[field.name]
+        for field in fields(Quality)
+        if field.name in metrics and _fits(field.name, metrics[field.name])
+    }
+
+
+def _fits(name: str, value: object) -> bool:
+    if value is None:
+        return True
+    if name == "auc_reason":
+        return isinstance(value, str)
+    if name.endswith("_interval"):
+        return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
+    return _is_number(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _GREATEST
 
 
 def print_deployment(found: Deployment, console: Console) -> None:

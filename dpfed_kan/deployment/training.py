@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from dpfed_kan.data.encoding import encoded_names
+from dpfed_kan.data.records import Records
+from dpfed_kan.data.schema import Schema
 from dpfed_kan.deployment.study import Study, described_columns, differences
 from dpfed_kan.deployment.transports import collecting
 from dpfed_kan.experiment import Experiment
@@ -26,6 +29,7 @@ from dpfed_kan.flower.deployed_records import SiteFacts
 from dpfed_kan.flower.runtimes import Grid
 from dpfed_kan.kan import KANParams
 from dpfed_kan.models import port
+from dpfed_kan.planning import plan_of
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.run import Run
 from dpfed_kan.run_directory import RunDirectory
@@ -204,6 +208,15 @@ def _train(
     run = Run(
         experiment=experiment,
         directory=directory,
+        plan=plan_of(
+            experiment,
+            mechanism=server.mechanism,
+            num_records=num_records,
+            num_params=dimension,
+            like=no_records(study.source.schema),
+            metrics_leave=study.source.share_metrics,
+        ),
+        feature_names=encoded_names(study.source.schema),
         guarantee=per_site.sites[per_site.worst_site],
         epsilon_per_site={site: found.epsilon for site, found in per_site.sites.items()},
         num_records=num_records,
@@ -236,3 +249,14 @@ def _problem_of(said: SiteFacts, study: Study, dimension: int) -> str | None:
     if said.num_records < 1 or not math.isfinite(said.num_records):
         return "it has no record to train on"
     return None
+
+
+def no_records(schema: Schema) -> Records:
+    """Return no records of a schema: their columns alone, which are public."""
+    names = encoded_names(schema)
+    return Records(
+        features=np.zeros((0, len(names))),
+        labels=np.zeros(0),
+        feature_names=names,
+        num_classes=schema.label.num_classes,
+    )

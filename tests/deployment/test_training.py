@@ -10,13 +10,17 @@ import numpy as np
 import pytest
 import yaml
 
+from dpfed_kan.cli import main
 from dpfed_kan.deployment import training
 from dpfed_kan.deployment.reporting import deployment_as_json
 from dpfed_kan.federated.server import RoundRefused
+from dpfed_kan.page.page import as_page
+from dpfed_kan.report import save
 from dpfed_kan.run import run
 from dpfed_kan.sites.chain import Chain
 from dpfed_kan.streams import Streams
 from tests.deployment.conftest import SITES
+from tests.system.page_reading import read
 
 
 def params(directory):
@@ -179,8 +183,31 @@ def test_metrics_leave_only_where_the_study_asks_and_the_site_allows(trial, tmp_
     told = report["diagnostics_not_private"]["per_site"]
     assert set(told) == ({SITES[2]} if asks and allows else set())
     json.dumps(report, allow_nan=False)
+    page = read(as_page(report))
+    assert "Real sites: each holds its records" in page.by_id("setting").text()
+    measured = [caption.text() for caption in page.by_id("utility").all("caption")]
+    assert any(words.startswith("Accuracy and base rate") for words in measured) == bool(told)
     if told:
         assert told[SITES[2]]["num_records"] == round(0.2 * 150)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {},
+        {"accuracy": "<b>", "loss": [1]},
+        {"accuracy": 0.5, "accuracy_interval": [0.1]},
+        {"accuracy": 0.5, "accuracy_interval": None, "base_rate": True, "name": "Doe"},
+        {"accuracy": 0.5, "accuracy_interval": [0.1, 0.9], "base_rate": 10**400, "loss": 0.1},
+    ],
+)
+def test_whatever_a_site_sends_as_metrics_the_page_is_made(trial, tmp_path, sent):
+    found = training.train(trial.grid(), trial.deployed("num_rounds=1"), tmp_path / "real")
+    report = deployment_as_json(replace(found, metrics={SITES[0]: sent}))
+    assert "Doe" not in json.dumps(report)
+    utility = read(as_page(report)).by_id("utility")
+    assert SITES[0] in utility.text()
+    assert not utility.all("b")
 
 
 def guarded_nodes(trial, **rules):
@@ -193,6 +220,19 @@ def guarded_nodes(trial, **rules):
 def committed(trial, site):
     path = trial.directory / "state" / site / "site.ledger"
     return len(Chain(path).rows("commit"))
+
+
+def test_the_report_names_the_plan_that_the_sites_have_approved(trial, tmp_path):
+    found = training.train(trial.grid(*guarded_nodes(trial)), trial.deployed(), tmp_path / "real")
+    save(found.run.directory, deployment_as_json(found))
+    ledger = trial.directory / "state" / SITES[0] / "site.ledger"
+    main(["report", str(tmp_path / "real"), "--site-ledger", str(ledger)])
+    report = json.loads(found.run.directory.report_path.read_text())
+    (spent,) = report["statement"]["spent"]["to_date"]
+    assert spent["site"] == SITES[0]
+    assert spent["epsilon"] >= report["guarantee"]["epsilon_per_site"][SITES[0]]
+    said = read(found.run.directory.page_path.read_text()).by_id("setting").text()
+    assert "Every site answered in every round" in said
 
 
 @pytest.mark.parametrize("transport", ["deployed", "channel"])

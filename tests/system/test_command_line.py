@@ -23,7 +23,15 @@ QUICK = [
     "privacy.target_epsilon=null",
     "noise.noise_multiplier=4",
 ]
-FILES = {"config.yaml", "key", "ledger.jsonl", "metrics.jsonl", "checkpoint.npz", "report.json"}
+FILES = {
+    "config.yaml",
+    "key",
+    "ledger.jsonl",
+    "metrics.jsonl",
+    "checkpoint.npz",
+    "report.json",
+    "report.html",
+}
 
 
 def command(*arguments: str, cwd: Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:

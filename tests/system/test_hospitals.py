@@ -12,7 +12,7 @@ from dpfed_kan.config import to_config
 from dpfed_kan.data.federation import FederatedData
 from dpfed_kan.data.files import CSVFiles, SiteFile
 from dpfed_kan.data.partition import Natural
-from dpfed_kan.report import as_json
+from dpfed_kan.report import as_json, save
 from dpfed_kan.run import run
 from dpfed_kan.schema_file import load_schema
 from tests.conftest import ROOT
@@ -52,8 +52,9 @@ def test_no_value_of_a_record_leaves_with_a_run(  # the canary
     assert canaried.count("347.7308931") == 1
     (tmp_path / "base_site_a.csv").write_text(canaried)
     planned = experiment(data=hospitals("base_site_a", root=tmp_path, min_records=5))
-    report = as_json(result := run(planned, tmp_path / "run"))
-    result.directory.save_report(report)
+    result = run(planned, tmp_path / "run")
+    save(result.directory, as_json(result))
+    assert (tmp_path / "run" / "report.html").is_file()
     shown = capfd.readouterr()
     left = shown.out + shown.err + caplog.text + repr(planned) + repr(result)
     for path in (tmp_path / "run").rglob("*"):

@@ -14,7 +14,8 @@ from dpfed_kan.training import Progress
 def traces(result: Run) -> dict[str, Any]:
     """All that a run leaves behind, except the time it took."""
     report = as_json(result)
-    del report["run"]["seconds"]
+    del report["run"]["seconds"], report["run"]["made_at"]
+    del report["statement"]["provenance"]["ledger_sha256"]  # of all its lines, see `released`
     for bound in report["guarantee"].get("bounds_tried", []):
         del bound["seconds"]
     with np.load(result.directory.checkpoint_path) as saved:

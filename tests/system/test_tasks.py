@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from dpfed_kan.data.records import Records
+from dpfed_kan.page.page import as_page
 from dpfed_kan.report import as_json
 from dpfed_kan.run import run
 from dpfed_kan.streams import Streams
+from tests.system.page_reading import read
 
 NONE = {"_target_": "dpfed_kan.privacy.noising.NoNoise"}
 
@@ -54,7 +56,11 @@ def test_three_classes_are_learned(
     assert utility.accuracy is not None
     assert utility.base_rate is not None
     assert utility.accuracy > utility.base_rate + 0.15
-    assert as_json(result)["diagnostics_not_private"]["auc"] is None
+    report = as_json(result)
+    assert report["diagnostics_not_private"]["auc"] is None
+    page = read(as_page(report)).by_id("utility").text()
+    assert "AUC, calibration error and loss" in page
+    assert "not defined" in page
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber"])
@@ -63,6 +69,9 @@ def test_a_number_is_predicted(tmp_path: Path, experiment: Callable[..., Any], l
     labels = Toy(num_classes=None).load(Streams.from_seed(0)).labels
     assert result.assessment.pooled.loss < labels.var() / 2
     assert result.assessment.pooled.accuracy is None
+    captions = [c.text() for c in read(as_page(as_json(result))).all("figcaption")]
+    assert any(caption.startswith("Loss on held-out") for caption in captions)
+    assert not any("ccuracy" in caption for caption in captions)
 
 
 @pytest.mark.parametrize(
