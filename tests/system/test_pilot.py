@@ -23,7 +23,7 @@ from dpfed_kan.pilot.directory import PilotDirectory
 from dpfed_kan.run import run
 from tests.conftest import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pilot")]
+pytestmark = [pytest.mark.trial, pytest.mark.xdist_group("pilot")]
 HOSPITALS = ("cleveland", "hungarian", "va")
 STUDY = [
     "seed=11",
