@@ -217,7 +217,7 @@ def as_public_table(plan: Planned) -> Table | Text:
         table.add_column(name, justify="right")
     most = max(shares.values())
     for site, size in sorted(sizes.items()):
-        bound = epsilon if shares[site] == most else f"≤ {epsilon}"
+        bound = epsilon if math.isclose(shares[site], most) else f"≤ {epsilon}"
         table.add_row(site, str(size), f"{shares[site]:.3g}", bound)
     return table
 

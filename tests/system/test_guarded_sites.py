@@ -83,7 +83,8 @@ class Study:
         )
         ledger = Ledger(mechanism=self.mechanism, num_records=self.sizes)
         state = self.experiment.update.start(self.sites.params.trainable, num_rounds=6)
-        *_, last = rounds(server, state, exchange=exchange, streams=self.streams, ledger=ledger)
+        total = server.over(exchange)
+        *_, last = rounds(server, state, sum_over_sites=total, streams=self.streams, ledger=ledger)
         return last.params, ledger
 
 
