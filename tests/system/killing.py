@@ -1,0 +1,292 @@
+"""Kill processes of a pilot at random moments of its runs, and have every run end all the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpfed_kan.pilot.directory import PilotDirectory
+from dpfed_kan.pilot.running import status
+from tests.conftest import ROOT
+
+WEIGHTS = {"server": 5, "client": 5, "superlink": 1, "supernode": 1}
+NUM_ROUNDS = 200
+_ATTEMPTS = 8  # of the same command after the last kill
+_STARTING_SECONDS = 35.0  # about the time before round 0
+_ATTEMPT_SECONDS = 420.0
+_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """One kill -9.
+
+    Args:
+        kind: Of the process.
+        phase: "before" round 0 of this attempt, or in the "rounds".
+        round_index: Rounds in the server's ledger at that moment.
+        pid: Of the process.
+    """
+
+    kind: str
+    phase: str
+    round_index: int
+    pid: int
+
+
+@dataclass(kw_only=True)
+class Told:
+    """What happened to one run."""
+
+    kills: list[Kill] = field(default_factory=list)
+    attempts: int = 0
+    returned: list[int] = field(default_factory=list)
+    refused_as_held: int = 0
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+
+
+def pilot(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dpfed_kan.cli", "pilot", *words],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=_ATTEMPT_SECONDS,
+        check=False,
+    )
+
+
+def listed() -> list[tuple[int, int, str]]:
+    """Return (pid, session, arguments) of every process that lives."""
+    found = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=,sess=,stat=,args="],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [line.split(maxsplit=3) for line in found.stdout.splitlines()]
+    return [
+        (int(row[0]), int(row[1]), row[3]) for row in rows if len(row) == 4 and "Z" not in row[2]
+    ]
+
+
+def num_released(output_dir: Path) -> int:
+    path = output_dir / "ledger.jsonl"
+    return path.read_text().count('"release"') if path.exists() else 0
+
+
+class Killer:
+    """A pilot that is up, whose processes are killed while runs go on.
+
+    Args:
+        directory: Of the pilot.
+        seed: Of kinds and moments.
+        kills: How many in all.
+        observe: Called right after every kill, for what the files say at that moment.
+        say: Called with a line about every kill and attempt.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        seed: int,
+        kills: int,
+        observe: Callable[[Path], None],
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.directory = PilotDirectory(directory)
+        self.left = kills
+        self.sessions: set[int] = set()  # of all that was ever started
+        self._draw = random.Random(seed)
+        self._observe = observe
+        self._say = say
+        kinds = list(WEIGHTS)
+        first = kinds if kills >= len(kinds) else kinds[:kills]
+        rest = self._draw.choices(kinds, weights=list(WEIGHTS.values()), k=kills - len(first))
+        self._kinds = [*first, *rest]
+        self._draw.shuffle(self._kinds)
+
+    def up(self) -> None:
+        """Start what does not run."""
+        for _ in range(3):
+            if None not in status(self.directory).values():
+                break
+            done = pilot("up", str(self.directory.path))
+            if done.returncode != 0:
+                self._say(f"  up: {done.stderr.strip()[-300:]}")
+        assert None not in status(self.directory).values()
+        self.sessions |= {started.pid for started in self.directory.processes.running()}
+
+    def train(self, output_dir: Path, *overrides: str, most: int) -> Told:
+        """Give the same command until the run ends, killing on the way.
+
+        Args:
+            output_dir: Of the run.
+            overrides: Of the run.
+            most: Kills in this run; fewer if all have been done.
+        """
+        told = Told()
+        quota = min(most, self.left)
+        without_kill = 0
+        while not (output_dir / "report.json").exists():
+            assert without_kill < _ATTEMPTS, f"{output_dir} does not end: {told}"
+            self.up()
+            before = len(told.kills)
+            code = self._attempt(output_dir, overrides, told, quota)
+            told.attempts += 1
+            told.returned.append(code)
+            without_kill = without_kill + 1 if len(told.kills) == before else 0
+            self._say(
+                f"  attempt {told.attempts}: {code}, {num_released(output_dir)} released, "
+                f"{len(told.kills)} kills"
+            )
+        return told
+
+    def _attempt(self, output_dir: Path, overrides: Sequence[str], told: Told, quota: int) -> int:
+        words = ["run", str(self.directory.path), str(output_dir), *overrides]
+        log_path = output_dir.with_name(f"{output_dir.name}-{told.attempts}.log")
+        with log_path.open("wb") as log:
+            running = subprocess.Popen(
+                [sys.executable, "-m", "dpfed_kan.cli", "pilot", *words],
+                env=environment(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        begun = time.monotonic()
+        while len(told.kills) < quota and self._kill_one(running, output_dir, told, begun):
+            pass
+        deadline = time.monotonic() + _ATTEMPT_SECONDS
+        while running.poll() is None and time.monotonic() < deadline:
+            if (output_dir / "report.json").exists():
+                break  # a SuperLink that was killed tells the command nothing more
+            if self._server_died and not self._pids("server"):
+                time.sleep(2 * self._draw.random())
+                break  # who waits sees it fail in about a minute; who does not, starts it again
+            time.sleep(0.2)
+        code = running.poll()
+        end(running)
+        if b"in use by another process" in log_path.read_bytes():
+            told.refused_as_held += 1
+        return -1 if code is None else code
+
+    def _kill_one(
+        self, running: subprocess.Popen[bytes], output_dir: Path, told: Told, begun: float
+    ) -> bool:
+        """Wait for a random moment and kill; False once this attempt is over."""
+        self._server_died = False
+        kind = self._kinds[-1]
+        released = num_released(output_dir)
+        if told.kills and self._draw.random() < 0.4:  # close upon the one before
+            moment, due = time.monotonic() + self._draw.uniform(0, 4.0), NUM_ROUNDS + 1
+        elif self._draw.random() < 0.4 and time.monotonic() - begun < _STARTING_SECONDS:
+            moment = time.monotonic() + self._draw.uniform(0, _STARTING_SECONDS)
+            due = NUM_ROUNDS + 1
+        else:
+            moment = float("inf")
+            due = released + 1 + int(self._draw.random() * (NUM_ROUNDS - released) * 0.6)
+        jitter = self._draw.uniform(0.0, 0.03)
+        deadline = time.monotonic() + _ATTEMPT_SECONDS
+        while time.monotonic() < moment and num_released(output_dir) < due:
+            if running.poll() is not None or time.monotonic() > deadline:
+                return False
+            if (output_dir / "report.json").exists():
+                return False
+            time.sleep(_POLL_SECONDS)
+        while not (pids := self._pids(kind)):  # before it is there
+            if running.poll() is not None or time.monotonic() > deadline:
+                return False
+        time.sleep(jitter)
+        pid = self._draw.choice(pids)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return True
+        now = num_released(output_dir)
+        phase = "rounds" if now > released or due <= NUM_ROUNDS else "before"
+        told.kills.append(Kill(kind=kind, phase=phase, round_index=now, pid=pid))
+        self._kinds.pop()
+        self.left -= 1
+        seconds = time.monotonic() - begun
+        self._say(f"  {seconds:.0f} s: killed a {kind}, {phase}, {now} released")
+        self._observe(output_dir)
+        if kind in ("superlink", "supernode"):
+            self.up()
+        self._server_died = kind == "server"
+        return kind == "client" or kind == "supernode"
+
+    _server_died = False
+
+    def _pids(self, kind: str) -> list[int]:
+        recorded = {started.name: started.pid for started in self.directory.processes.running()}
+        names = [site.site for site in self.directory.pilot.sites]
+        if kind == "superlink":
+            return [recorded["superlink"]] if "superlink" in recorded else []
+        if kind == "supernode":
+            return [recorded[name] for name in names if name in recorded]
+        word, owners = (
+            ("flwr-clientapp", names)
+            if kind == "client"
+            else (
+                "flwr-serverapp",
+                ["superexec"],
+            )
+        )
+        sessions = {recorded[name] for name in owners if name in recorded}
+        return [pid for pid, session, words in listed() if session in sessions and word in words]
+
+    def left_behind(self) -> list[str]:
+        """Processes of any session that the pilot ever had."""
+        mark = str(self.directory.path)
+        return [
+            words[:120]
+            for _, session, words in listed()
+            if session in self.sessions or (mark in words and "pytest" not in words)
+        ]
+
+
+def end(running: subprocess.Popen[bytes]) -> None:
+    """End a command with the `flwr run` below it, as closing its window would."""
+    if running.poll() is not None:
+        return
+    below = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+    )
+    for line in below.stdout.splitlines():
+        pid, parent = line.split()
+        if int(parent) == running.pid:
+            os.kill(int(pid), signal.SIGKILL)
+    running.kill()
+    running.wait()
+
+
+def count(told: Sequence[Told]) -> dict[str, int]:
+    """How many of each kind, and in which phase."""
+    found = Counter(kill.kind for one in told for kill in one.kills)
+    phases = Counter(f"{kill.phase}" for one in told for kill in one.kills)
+    return {**found, **phases}
+
+
+def run_name(output_dir: Path) -> str:
+    return (output_dir / "run_id").read_text()
+
+
+def events(output_dir: Path) -> list[dict[str, object]]:
+    """The releases that the server's ledger holds, whole lines only."""
+    path = output_dir / "ledger.jsonl"
+    text = path.read_text() if path.exists() else ""
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    return [row["release"] for row in map(json.loads, lines) if "release" in row]
