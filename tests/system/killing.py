@@ -19,7 +19,7 @@ from dpfed_kan.pilot.running import status
 from tests.conftest import ROOT
 
 WEIGHTS = {"server": 5, "client": 5, "superlink": 1, "supernode": 1}
-NUM_ROUNDS = 200
+NUM_ROUNDS = 300
 _ATTEMPTS = 8  # of the same command after the last kill
 _STARTING_SECONDS = 35.0  # about the time before round 0
 _ATTEMPT_SECONDS = 420.0
@@ -117,6 +117,7 @@ class Killer:
         first = kinds if kills >= len(kinds) else kinds[:kills]
         rest = self._draw.choices(kinds, weights=list(WEIGHTS.values()), k=kills - len(first))
         self._kinds = [*first, *rest]
+        self._server_died, self._released_before = False, 0
         self._draw.shuffle(self._kinds)
 
     def up(self) -> None:
@@ -167,68 +168,79 @@ class Killer:
                 start_new_session=True,
             )
         begun = time.monotonic()
-        while len(told.kills) < quota and self._kill_one(running, output_dir, told, begun):
-            pass
-        deadline = time.monotonic() + _ATTEMPT_SECONDS
-        while running.poll() is None and time.monotonic() < deadline:
-            if (output_dir / "report.json").exists():
-                break  # a SuperLink that was killed tells the command nothing more
-            if self._server_died and not self._pids("server"):
-                time.sleep(2 * self._draw.random())
-                break  # who waits sees it fail in about a minute; who does not, starts it again
-            time.sleep(0.2)
-        code = running.poll()
-        end(running)
+        try:
+            self._kill_on_the_way(running, output_dir, told, quota)
+            while not self._over(running, output_dir, begun):
+                if self._server_died and not self._pids("server"):
+                    time.sleep(2 * self._draw.random())
+                    break  # who waits is told in about a minute; who does not, starts it again
+                time.sleep(0.2)
+            code = running.poll()
+        finally:
+            end(running)
         if b"in use by another process" in log_path.read_bytes():
             told.refused_as_held += 1
         return -1 if code is None else code
 
-    def _kill_one(
+    def _kill_on_the_way(
+        self, running: subprocess.Popen[bytes], output_dir: Path, told: Told, quota: int
+    ) -> None:
+        self._server_died, self._released_before = False, num_released(output_dir)
+        begun = time.monotonic()
+        while len(told.kills) < quota and self._volley(running, output_dir, told, begun):
+            pass
+
+    def _volley(
         self, running: subprocess.Popen[bytes], output_dir: Path, told: Told, begun: float
     ) -> bool:
-        """Wait for a random moment and kill; False once this attempt is over."""
-        self._server_died = False
-        kind = self._kinds[-1]
+        """Wait for a random moment and kill some; False once this attempt is over."""
         released = num_released(output_dir)
-        if told.kills and self._draw.random() < 0.4:  # close upon the one before
-            moment, due = time.monotonic() + self._draw.uniform(0, 4.0), NUM_ROUNDS + 1
+        moment, due = float("inf"), NUM_ROUNDS + 1
+        if told.kills and self._draw.random() < 0.4:  # close upon those before
+            moment = time.monotonic() + self._draw.uniform(0, 4.0)
         elif self._draw.random() < 0.4 and time.monotonic() - begun < _STARTING_SECONDS:
             moment = time.monotonic() + self._draw.uniform(0, _STARTING_SECONDS)
-            due = NUM_ROUNDS + 1
         else:
-            moment = float("inf")
             due = released + 1 + int(self._draw.random() * (NUM_ROUNDS - released) * 0.6)
-        jitter = self._draw.uniform(0.0, 0.03)
-        deadline = time.monotonic() + _ATTEMPT_SECONDS
         while time.monotonic() < moment and num_released(output_dir) < due:
-            if running.poll() is not None or time.monotonic() > deadline:
-                return False
-            if (output_dir / "report.json").exists():
+            if self._over(running, output_dir, begun):
                 return False
             time.sleep(_POLL_SECONDS)
-        while not (pids := self._pids(kind)):  # before it is there
-            if running.poll() is not None or time.monotonic() > deadline:
-                return False
-        time.sleep(jitter)
+        killed = set()
+        for _ in range(min(self._draw.choice([1, 2, 3, 3, 4]), self.left)):
+            while not (pids := self._pids(self._kinds[-1])):  # before it is there
+                if killed or self._over(running, output_dir, begun):
+                    break
+            time.sleep(self._draw.uniform(0.0, 0.03 if not killed else 1.0))
+            if self._kill(pids, output_dir, told, begun):
+                killed.add(told.kills[-1].kind)
+        if killed & {"superlink", "supernode"}:
+            self.up()
+        self._server_died |= "server" in killed
+        return bool(killed) and not killed & {"server", "superlink"}
+
+    def _over(self, running: subprocess.Popen[bytes], output_dir: Path, begun: float) -> bool:
+        late = time.monotonic() - begun > _ATTEMPT_SECONDS
+        return late or running.poll() is not None or (output_dir / "report.json").exists()
+
+    def _kill(self, pids: Sequence[int], output_dir: Path, told: Told, begun: float) -> bool:
+        if not pids or (output_dir / "report.json").exists():
+            self._draw.shuffle(self._kinds)  # of the kinds to come, another one next time
+            return False
         pid = self._draw.choice(pids)
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
-            return True
+            return False
         now = num_released(output_dir)
-        phase = "rounds" if now > released or due <= NUM_ROUNDS else "before"
-        told.kills.append(Kill(kind=kind, phase=phase, round_index=now, pid=pid))
-        self._kinds.pop()
+        started = now > self._released_before
+        phase = "rounds" if started else "before"
+        told.kills.append(Kill(kind=self._kinds.pop(), phase=phase, round_index=now, pid=pid))
         self.left -= 1
         seconds = time.monotonic() - begun
-        self._say(f"  {seconds:.0f} s: killed a {kind}, {phase}, {now} released")
+        self._say(f"  {seconds:.1f} s: killed a {told.kills[-1].kind}, {phase}, {now} released")
         self._observe(output_dir)
-        if kind in ("superlink", "supernode"):
-            self.up()
-        self._server_died = kind == "server"
-        return kind == "client" or kind == "supernode"
-
-    _server_died = False
+        return True
 
     def _pids(self, kind: str) -> list[int]:
         recorded = {started.name: started.pid for started in self.directory.processes.running()}
