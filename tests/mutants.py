@@ -760,6 +760,34 @@ MUTANTS = (
         new="if len(said.columns) > 99:",
         tests="tests/deployment/test_training.py",
     ),
+    Mutant(
+        name="deployed: two processes work on one run",
+        path="dpfed_kan/run_directory.py",
+        old="fcntl.LOCK_EX | fcntl.LOCK_NB",
+        new="fcntl.LOCK_SH | fcntl.LOCK_NB",
+        tests="tests/deployment/test_one_process.py",
+    ),
+    Mutant(
+        name="deployed: a start that was killed is stuck for ever",
+        path="dpfed_kan/deployment/training.py",
+        old="if named.exists() or begun.ledger_path.exists():",
+        new="if begun.config_path.exists():",
+        tests="tests/deployment/test_one_process.py",
+    ),
+    Mutant(
+        name="deployed: a zero of a round is forgotten by a crash",
+        path="dpfed_kan/federated/replies.py",
+        old="if known.round_index == round_index}",
+        new="if known.round_index > round_index}",
+        tests="tests/federated/test_replies.py",
+    ),
+    Mutant(
+        name="deployed: a released round is run again with another zero",
+        path="dpfed_kan/federated/replies.py",
+        old=" or round_index < len(ledger.events)",
+        new="",
+        tests="tests/federated/test_replies.py",
+    ),
 )
 
 
