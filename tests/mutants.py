@@ -714,8 +714,8 @@ MUTANTS = (
     Mutant(
         name="deployed: a site that contributed zero is not recorded",
         path="dpfed_kan/federated/replies.py",
-        old="            ledger.record_zero(\n",
-        new="            (lambda zeroed: None)(\n",
+        old="                ledger.record_zero(Zeroed(",
+        new="                print((",
         tests="tests/federated/test_replies.py",
     ),
     Mutant(
