@@ -118,6 +118,7 @@ class Killer:
         rest = self._draw.choices(kinds, weights=list(WEIGHTS.values()), k=kills - len(first))
         self._kinds = [*first, *rest]
         self._server_died, self._released_before = False, 0
+        self._killed: set[int] = set()  # one that is dying is still listed for a moment
         self._draw.shuffle(self._kinds)
 
     def up(self) -> None:
@@ -207,10 +208,11 @@ class Killer:
                 return False
             time.sleep(_POLL_SECONDS)
         killed = set()
-        for _ in range(min(self._draw.choice([1, 2, 3, 3, 4]), self.left)):
+        for _ in range(min(self._draw.choice([1, 2, 3, 4, 5]), self.left)):
             while not (pids := self._pids(self._kinds[-1])):  # before it is there
                 if killed or self._over(running, output_dir, begun):
                     break
+                time.sleep(_POLL_SECONDS)
             time.sleep(self._draw.uniform(0.0, 0.03 if not killed else 1.0))
             if self._kill(pids, output_dir, told, begun):
                 killed.add(told.kills[-1].kind)
@@ -232,13 +234,14 @@ class Killer:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             return False
+        self._killed.add(pid)
         now = num_released(output_dir)
         started = now > self._released_before
         phase = "rounds" if started else "before"
         told.kills.append(Kill(kind=self._kinds.pop(), phase=phase, round_index=now, pid=pid))
         self.left -= 1
         seconds = time.monotonic() - begun
-        self._say(f"  {seconds:.1f} s: killed a {told.kills[-1].kind}, {phase}, {now} released")
+        self._say(f"  {seconds:.1f} s: killed {told.kills[-1].kind} {pid}, {phase}, {now} released")
         self._observe(output_dir)
         return True
 
@@ -258,7 +261,11 @@ class Killer:
             )
         )
         sessions = {recorded[name] for name in owners if name in recorded}
-        return [pid for pid, session, words in listed() if session in sessions and word in words]
+        return [
+            pid
+            for pid, session, words in listed()
+            if session in sessions and word in words and pid not in self._killed
+        ]
 
     def left_behind(self) -> list[str]:
         """Processes of any session that the pilot ever had."""

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pilot")]
 KILLS = int(os.environ.get("KILLS", "2"))
 SEED = int(os.environ.get("KILLS_SEED", "1"))
 SECONDS = float(os.environ.get("KILLS_SECONDS", "1500"))  # no new run is begun after these
-MOST_IN_A_RUN = 10
+MOST_IN_A_RUN = 15
 UNSEEDED_EVERY = 3  # a third of the runs draw from the operating system's entropy
 STUDY = [f"num_rounds={NUM_ROUNDS}", "privacy.target_epsilon=null", "noise.noise_multiplier=4.0"]
 SITES = ("hospital-1", "hospital-2", "hospital-3")
