@@ -94,6 +94,7 @@ class Killer:
         directory: Of the pilot.
         seed: Of kinds and moments.
         kills: How many in all.
+        seconds: After these, none any more.
         observe: Called right after every kill, for what the files say at that moment.
         say: Called with a line about every kill and attempt.
     """
@@ -104,11 +105,13 @@ class Killer:
         *,
         seed: int,
         kills: int,
+        seconds: float,
         observe: Callable[[Path], None],
         say: Callable[[str], None] = print,
     ) -> None:
         self.directory = PilotDirectory(directory)
         self.left = kills
+        self.until = time.monotonic() + seconds
         self.sessions: set[int] = set()  # of all that was ever started
         self._draw = random.Random(seed)
         self._observe = observe
@@ -188,8 +191,9 @@ class Killer:
     ) -> None:
         self._server_died, self._released_before = False, num_released(output_dir)
         begun = time.monotonic()
-        while len(told.kills) < quota and self._volley(running, output_dir, told, begun):
-            pass
+        while len(told.kills) < quota and time.monotonic() < self.until:
+            if not self._volley(running, output_dir, told, begun):
+                break
 
     def _volley(
         self, running: subprocess.Popen[bytes], output_dir: Path, told: Told, begun: float
