@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import time
 import weakref
@@ -21,6 +22,7 @@ from dpfed_kan.streams import Streams
 from dpfed_kan.update.checkpoint import from_arrays, to_arrays
 from dpfed_kan.update.rule import UpdateState
 
+_LOG = logging.getLogger(__name__)
 _TIMES_ITS_COST = 20.0
 
 
@@ -28,7 +30,8 @@ _TIMES_ITS_COST = 20.0
 def held(path: Path) -> Iterator[None]:
     """Let no second process work on the same run: two would write one ledger.
 
-    The system lets go when this process ends, however it does.
+    The system lets go when this process ends, however it does. A file system that keeps no locks
+    of directories is told of in the log.
 
     Args:
         path: Of the run; created if absent.
@@ -51,6 +54,8 @@ def held(path: Path) -> Iterator[None]:
                 f"the run in {path} is in use by another process, which goes on with it; wait "
                 "until that has ended"
             ) from None
+        except OSError as error:
+            _LOG.warning("%s: two processes at once would not be noticed (%s)", path, error)
         yield
     finally:
         os.close(descriptor)

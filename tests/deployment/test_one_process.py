@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -37,6 +38,15 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path):
         first.kill()
     with held(tmp_path / "run"):
         pass
+
+
+def test_a_file_system_without_locks_is_told_of(tmp_path, monkeypatch, caplog):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with held(tmp_path):
+        assert "would not be noticed" in caplog.text
 
 
 @pytest.mark.parametrize("again", [training.train, training.resume])
