@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -16,13 +15,19 @@ from pathlib import Path
 
 from dpfed_kan.pilot.directory import PilotDirectory
 from dpfed_kan.pilot.running import status
-from tests.conftest import ROOT
+from tests.system.pilot_outside import (
+    COMMAND_SECONDS,
+    end,
+    environment,
+    listed,
+    num_released,
+    pilot,
+)
 
 WEIGHTS = {"server": 5, "client": 5, "superlink": 1, "supernode": 1}
 NUM_ROUNDS = 300
 _ATTEMPTS = 8  # of the same command after the last kill
 _STARTING_SECONDS = 35.0  # about the time before round 0
-_ATTEMPT_SECONDS = 420.0
 _POLL_SECONDS = 0.02
 
 
@@ -51,40 +56,6 @@ class Told:
     attempts: int = 0
     returned: list[int] = field(default_factory=list)
     refused_as_held: int = 0
-
-
-def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-
-
-def pilot(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "dpfed_kan.cli", "pilot", *words],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=_ATTEMPT_SECONDS,
-        check=False,
-    )
-
-
-def listed() -> list[tuple[int, int, str]]:
-    """Return (pid, session, arguments) of every process that lives."""
-    found = subprocess.run(
-        ["ps", "-A", "-ww", "-o", "pid=,sess=,stat=,args="],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    rows = [line.split(maxsplit=3) for line in found.stdout.splitlines()]
-    return [
-        (int(row[0]), int(row[1]), row[3]) for row in rows if len(row) == 4 and "Z" not in row[2]
-    ]
-
-
-def num_released(output_dir: Path) -> int:
-    path = output_dir / "ledger.jsonl"
-    return path.read_text().count('"release"') if path.exists() else 0
 
 
 class Killer:
@@ -226,7 +197,7 @@ class Killer:
         return bool(killed) and not killed & {"server", "superlink"}
 
     def _over(self, running: subprocess.Popen[bytes], output_dir: Path, begun: float) -> bool:
-        late = time.monotonic() - begun > _ATTEMPT_SECONDS
+        late = time.monotonic() - begun > COMMAND_SECONDS
         return late or running.poll() is not None or (output_dir / "report.json").exists()
 
     def _kill(self, pids: Sequence[int], output_dir: Path, told: Told, begun: float) -> bool:
@@ -281,35 +252,8 @@ class Killer:
         ]
 
 
-def end(running: subprocess.Popen[bytes]) -> None:
-    """End a command with the `flwr run` below it, as closing its window would."""
-    if running.poll() is not None:
-        return
-    below = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
-    )
-    for line in below.stdout.splitlines():
-        pid, parent = line.split()
-        if int(parent) == running.pid:
-            os.kill(int(pid), signal.SIGKILL)
-    running.kill()
-    running.wait()
-
-
 def count(told: Sequence[Told]) -> dict[str, int]:
     """How many of each kind, and in which phase."""
     found = Counter(kill.kind for one in told for kill in one.kills)
     phases = Counter(f"{kill.phase}" for one in told for kill in one.kills)
     return {**found, **phases}
-
-
-def run_name(output_dir: Path) -> str:
-    return (output_dir / "run_id").read_text()
-
-
-def events(output_dir: Path) -> list[dict[str, object]]:
-    """The releases that the server's ledger holds, whole lines only."""
-    path = output_dir / "ledger.jsonl"
-    text = path.read_text() if path.exists() else ""
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    return [row["release"] for row in map(json.loads, lines) if "release" in row]

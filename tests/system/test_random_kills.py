@@ -20,7 +20,8 @@ import yaml
 from dpfed_kan.pilot.trial import write_trial
 from dpfed_kan.sites.chain import Chain
 from dpfed_kan.sites.verifying import verify
-from tests.system.killing import NUM_ROUNDS, Killer, Told, count, events, pilot, run_name
+from tests.system.killing import NUM_ROUNDS, Killer, Told, count
+from tests.system.pilot_outside import events, pilot, run_name
 from tests.system.test_pilot import final_params, free_ports, report
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pilot")]
