@@ -715,7 +715,7 @@ MUTANTS = (
         name="deployed: a site that contributed zero is not recorded",
         path="dpfed_kan/federated/replies.py",
         old="                ledger.record_zero(Zeroed(",
-        new="                print((",
+        new="                bool(Zeroed(",
         tests="tests/federated/test_replies.py",
     ),
     Mutant(
