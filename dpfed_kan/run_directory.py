@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import logging
 import os
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,7 +22,43 @@ from dpfed_kan.streams import Streams
 from dpfed_kan.update.checkpoint import from_arrays, to_arrays
 from dpfed_kan.update.rule import UpdateState
 
+_LOG = logging.getLogger(__name__)
 _TIMES_ITS_COST = 20.0
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Let no second process work on the same run: two would write one ledger.
+
+    The system lets go when this process ends, however it does. A file system that keeps no locks
+    of directories is told of in the log.
+
+    Args:
+        path: Of the run; created if absent.
+
+    Raises:
+        ValueError: If another process has it, or the directory cannot be made or opened.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise ValueError(
+            f"the output directory {path} cannot be written to: {error.strerror}"
+        ) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"the run in {path} is in use by another process, which goes on with it; wait "
+                "until that has ended"
+            ) from None
+        except OSError as error:
+            _LOG.warning("%s: two processes at once would not be noticed (%s)", path, error)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class RunDirectory:
@@ -67,6 +106,17 @@ class RunDirectory:
             ) from None
         streams.save(directory._key_path)
         return directory
+
+    def forget(self) -> None:
+        """Remove a run that was begun and has no ledger yet: nothing was made of its key.
+
+        Raises:
+            ValueError: If there is a ledger.
+        """
+        if self.ledger_path.exists():
+            raise ValueError(f"{self.path} holds a run that has a ledger")
+        self._key_path.unlink(missing_ok=True)
+        self.config_path.unlink(missing_ok=True)
 
     @classmethod
     def open(cls, path: Path) -> tuple[RunDirectory, Any, Streams]:
@@ -131,10 +181,10 @@ class RunDirectory:
         """Forget metrics of rounds that a crash left without a checkpoint."""
         rows = [row for row in self.read_metrics() if row["round"] <= num_rounds]
         self._metrics = None
-        self.metrics_path.unlink(missing_ok=True)
-        for row in rows:
-            self.append_metrics(row)
-        self._flush_metrics()
+        temporary = self.metrics_path.with_suffix(".tmp")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+        temporary.replace(self.metrics_path)
 
     def save_report(self, report: Mapping[str, Any]) -> None:
         """Write the final report; valid JSON, without NaN or Infinity."""

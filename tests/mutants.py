@@ -771,8 +771,8 @@ MUTANTS = (
     Mutant(
         name="deployed: a site that contributed zero is not recorded",
         path="dpfed_kan/federated/replies.py",
-        old="            ledger.record_zero(\n",
-        new="            (lambda zeroed: None)(\n",
+        old="                ledger.record_zero(Zeroed(",
+        new="                bool(Zeroed(",
         tests="tests/federated/test_replies.py",
     ),
     Mutant(
@@ -942,6 +942,34 @@ MUTANTS = (
         old='return f"<td{kind}>{html.escape(str(value))}</td>"',
         new='return f"<td{kind}>{value}</td>"',
         tests="tests/system/test_sweep.py",
+    ),
+    Mutant(
+        name="deployed: two processes work on one run",
+        path="dpfed_kan/run_directory.py",
+        old="fcntl.LOCK_EX | fcntl.LOCK_NB",
+        new="fcntl.LOCK_SH | fcntl.LOCK_NB",
+        tests="tests/deployment/test_one_process.py",
+    ),
+    Mutant(
+        name="deployed: a start that was killed is stuck for ever",
+        path="dpfed_kan/deployment/training.py",
+        old="if named.exists() or begun.ledger_path.exists():",
+        new="if begun.config_path.exists():",
+        tests="tests/deployment/test_one_process.py",
+    ),
+    Mutant(
+        name="deployed: a zero of a round is forgotten by a crash",
+        path="dpfed_kan/federated/replies.py",
+        old="if known.round_index == round_index}",
+        new="if known.round_index > round_index}",
+        tests="tests/federated/test_replies.py",
+    ),
+    Mutant(
+        name="deployed: a released round is run again with another zero",
+        path="dpfed_kan/federated/replies.py",
+        old=" or round_index < len(ledger.events)",
+        new="",
+        tests="tests/federated/test_replies.py",
     ),
 )
 

@@ -32,7 +32,7 @@ from dpfed_kan.models import port
 from dpfed_kan.planning import plan_of
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.run import Run
-from dpfed_kan.run_directory import RunDirectory
+from dpfed_kan.run_directory import RunDirectory, held
 from dpfed_kan.server_plan import plan_server
 from dpfed_kan.streams import Streams
 
@@ -75,9 +75,12 @@ def train(
     """
     streams = experiment.streams()
     study, start = _study(experiment, streams, run_id=secrets.token_hex(16))
-    with _disk(output_dir):
+    with _disk(output_dir), held(output_dir):
         directory = RunDirectory.create(output_dir, experiment=experiment, streams=streams)
-        (directory.path / _RUN_ID_FILE).write_text(study.run_id, encoding="ascii")
+        name = output_dir / _RUN_ID_FILE
+        temporary = name.with_suffix(".tmp")
+        temporary.write_text(study.run_id, encoding="ascii")
+        temporary.replace(name)  # comes last: a run that has no name was never begun
         return _train(grid, study, start, directory, streams, listener=listener)
 
 
@@ -96,6 +99,20 @@ def resume(
         ValueError: If there is no run of real sites, or its plan is another.
         RoundRefused: As `train`.
     """
+    begun = RunDirectory(output_dir)
+    named = output_dir / _RUN_ID_FILE
+    if not begun.config_path.exists():
+        raise ValueError(f"{output_dir.absolute()} holds no run that can be resumed")
+    with _disk(output_dir), held(output_dir):
+        if named.exists() or begun.ledger_path.exists():
+            directory, streams, run_id = _opened(experiment, output_dir)
+            study, start = _study(experiment, streams, run_id=run_id)
+            return _train(grid, study, start, directory, streams, listener=listener)
+        begun.forget()  # killed before it had a name, so before any site was asked
+    return train(grid, experiment, output_dir, listener=listener)
+
+
+def _opened(experiment: Experiment, output_dir: Path) -> tuple[RunDirectory, Streams, str]:
     directory, planned, streams = RunDirectory.open(output_dir)
     if replace(planned, runtime=experiment.runtime) != experiment:
         raise ValueError(
@@ -103,12 +120,9 @@ def resume(
             "which its account covers and nothing else"
         )
     try:
-        run_id = (output_dir / _RUN_ID_FILE).read_text(encoding="ascii")
+        return directory, streams, (output_dir / _RUN_ID_FILE).read_text(encoding="ascii")
     except OSError:
         raise ValueError(f"{output_dir} holds no run of real sites: expected run_id") from None
-    study, start = _study(experiment, streams, run_id=run_id)
-    with _disk(output_dir):
-        return _train(grid, study, start, directory, streams, listener=listener)
 
 
 @contextlib.contextmanager

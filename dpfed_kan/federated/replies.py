@@ -107,7 +107,8 @@ def exchange_over(
 
     A site with a missing or bad reply stops the run, or contributes zero: the noise, the divisor
     and so the guarantee stay those of the plan, and the ledger says which site it was before
-    anything is released.
+    anything is released. What the ledger says of a round holds after a crash, too: who was to
+    contribute zero does, whatever it says now, and in a round that was released nobody else may.
 
     Args:
         collect: The way to the sites.
@@ -128,7 +129,13 @@ def exchange_over(
         collect(broadcast, inbox)
         for site in inbox.waiting_for:
             inbox.refuse(site, f"no answer within {timeout:g} s")
-        if inbox.problems and (on_bad_reply == "stop" or not inbox.replies):
+        round_index = broadcast.round_index
+        zeroed = {known.site for known in ledger.zeroed if known.round_index == round_index}
+        for site in zeroed:
+            inbox.refuse(site, "it was to contribute zero when this round was run before")
+        fresh = inbox.problems.keys() - zeroed
+        stops = on_bad_reply == "stop" or round_index < len(ledger.events)
+        if (fresh and stops) or not inbox.replies:
             raise refused(
                 f"round {broadcast.round_index}",
                 inbox.problems,
@@ -136,9 +143,8 @@ def exchange_over(
                 need=server.num_records,
             )
         for site, problem in sorted(inbox.problems.items()):
-            ledger.record_zero(
-                Zeroed(round_index=broadcast.round_index, site=site, problem=problem)
-            )
+            if site in fresh:
+                ledger.record_zero(Zeroed(round_index=round_index, site=site, problem=problem))
             inbox.replies[site] = Reply(
                 site=site,
                 round_index=broadcast.round_index,

@@ -42,12 +42,17 @@ class SiteKey:
             ValueError: If the file is there already or cannot be written.
         """
         made = cls(key=secrets.token_bytes(_KEY_BYTES))
+        fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", encoding="ascii") as file:
                 file.write(f"site {made.key.hex()}\n")
                 file.flush()
                 os.fsync(file.fileno())
+            try:
+                os.link(fresh, path)  # whole or not at all, and never over another one
+            finally:
+                fresh.unlink()
         except OSError as error:
             raise ValueError(
                 f"the site key {path} cannot be written: {error.strerror}; a ledger is of use only "

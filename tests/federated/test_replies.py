@@ -235,3 +235,54 @@ def test_no_message_holds_a_number_of_the_reply(policy, caplog):
     said = f"{told} {ledger.zeroed} {caplog.text}"
     assert "123456" not in said
     assert "longer than" in said
+
+
+def only(*sites):
+    def bad(inbox):
+        for site in sites:
+            inbox.take(sound(site, inbox.round_index), sender=site, run_id=RUN)
+
+    return bad
+
+
+def broken_off(tmp_path, *, released):
+    """A ledger as a crash leaves it in round 1, to which b was to contribute zero."""
+    path = tmp_path / "ledger.jsonl"
+    _, ledger, _ = states(collect_with(only("a", "c")), policy="zero", path=path)
+    ledger.settle()
+    whole = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(whole[: 4 if released else 3]))  # plan, round 0, zero, round 1
+    return path, "".join(whole)
+
+
+@pytest.mark.parametrize("policy", ["zero", "stop"])
+@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("now", [("a", "b", "c"), ("a", "c")])
+def test_who_was_to_contribute_zero_before_a_crash_does_so_after_it(
+    tmp_path, policy, released, now
+):
+    path, whole = broken_off(tmp_path, released=released)
+    seen, ledger, problem = states(collect_with(only(*now)), policy=policy, path=path)
+    assert problem is None
+    assert [params.tobytes() for params in seen] == [params.tobytes() for params in WITHOUT_B]
+    assert path.read_text() == whole
+    assert len(ledger.zeroed) == 1
+
+
+@pytest.mark.parametrize("policy", ["zero", "stop"])
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_a_round_that_was_released_waits_for_all_that_it_was_made_of(tmp_path, policy, zeroed):
+    path, whole = broken_off(tmp_path, released=True)
+    if not zeroed:
+        states(collect_with(good), path=tmp_path / "all.jsonl")
+        whole = (tmp_path / "all.jsonl").read_text()
+        path.write_text("".join(whole.splitlines(keepends=True)[:3]))
+    before = path.read_text()
+    asked = only("a", "b") if zeroed else only("a", "c")
+    _, ledger, problem = states(collect_with(asked), policy=policy, path=path)
+    assert problem is not None and "round 1" in problem
+    assert path.read_text() == before
+    ledger.settle()
+    _, _, problem = states(collect_with(good), policy=policy, path=path)
+    assert problem is None
+    assert path.read_text() == whole

@@ -83,6 +83,22 @@ def test_a_key_is_for_its_owner_only_and_never_replaced(tmp_path: Path) -> None:
         SiteKey.load(path)
 
 
+def test_a_key_is_there_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "site.key"
+
+    def killed(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as while_writing, pytest.raises(KeyboardInterrupt):
+        while_writing.setattr("os.fsync", killed)
+        SiteKey.create(path)
+    assert not path.exists()
+    made = SiteKey.create(path)
+    assert SiteKey.load(path) == made
+
+
 @pytest.mark.parametrize("content", ["", "site zz", "entropy " + "0" * 64, "site " + "g" * 64])
 def test_a_file_that_is_no_key_is_refused_without_its_content(tmp_path: Path, content: Any) -> None:
     path = tmp_path / "site.key"
