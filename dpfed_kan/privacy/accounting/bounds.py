@@ -171,7 +171,8 @@ def _poisson_bounds(
             neighboring_relation=mechanism.neighboring_relation,
             known_epsilon=known,
         )
-        return bound.epsilon, f"block-spectral bound, blocks of {bound.width} rounds"
+        blocks = "single rounds" if bound.width == 1 else f"blocks of {bound.width} rounds"
+        return bound.epsilon, f"block-spectral bound, {blocks}"
 
     found = [
         _full_participation(mechanism, num_rounds, delta, factor),
