@@ -433,7 +433,9 @@ MUTANTS = (
         name="bins drawn anew in every round",
         path="dpfed_kan/federated/site.py",
         old="return self._block(0).of(round_index % sampling.num_bins)",
-        new="return self._block(round_index).of(round_index % sampling.num_bins)",
+        new='rng = self.streams.generator("sampling", round_index=round_index)\n'
+        "                drawn = sampling.draw_rounds(num_records=size, rng=rng)\n"
+        "                return drawn.of(round_index % sampling.num_bins)",
         tests="tests/system/test_ledger_tells_the_truth.py -k bins",
     ),
     Mutant(
