@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import logging
 import os
 import time
 import weakref
@@ -22,7 +21,6 @@ from dpfed_kan.streams import Streams
 from dpfed_kan.update.checkpoint import from_arrays, to_arrays
 from dpfed_kan.update.rule import UpdateState
 
-_LOG = logging.getLogger(__name__)
 _TIMES_ITS_COST = 20.0
 
 
@@ -31,13 +29,13 @@ def held(path: Path) -> Iterator[None]:
     """Let no second process work on the same run: two would write one ledger.
 
     The system lets go when this process ends, however it does. A file system that keeps no locks
-    of directories is told of in the log.
+    of directories is refused.
 
     Args:
         path: Of the run; created if absent.
 
     Raises:
-        ValueError: If another process has it, or the directory cannot be made or opened.
+        ValueError: If another process has it, or the directory cannot be made, opened or locked.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -55,7 +53,10 @@ def held(path: Path) -> Iterator[None]:
                 "until that has ended"
             ) from None
         except OSError as error:
-            _LOG.warning("%s: two processes at once would not be noticed (%s)", path, error)
+            raise ValueError(
+                f"{path} is on a file system without locks ({error.strerror}), where two processes "
+                "at once would not be noticed; give an output directory on a local disk"
+            ) from None
         yield
     finally:
         os.close(descriptor)

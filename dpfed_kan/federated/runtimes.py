@@ -31,12 +31,12 @@ class Fused:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InProcess:
-    """All sites in this process, by Flower messages: what tests a federation.
+class AwaitedSettings:
+    """What every runtime has that waits for answers.
 
     Args:
         num_threads: Of the matrix products; one, unless measured otherwise.
-        timeout: Seconds to wait for the replies of a round.
+        timeout: Seconds to wait for the answers of a round.
         device: Where gradients are computed, cpu or cuda.
     """
 
@@ -51,49 +51,50 @@ class InProcess:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workers:
+class InProcess(AwaitedSettings):
+    """All sites in this process, by Flower messages: what tests a federation.
+
+    Args:
+        num_threads: As in `AwaitedSettings`.
+        timeout: As in `AwaitedSettings`.
+        device: As in `AwaitedSettings`.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers(AwaitedSettings):
     """Worker processes that keep their sites and return one sum each: for large models.
 
     Args:
         num_workers: Worker processes; each loads the data and holds every num_workers-th site.
         num_threads: Of the matrix products, in each.
-        timeout: Seconds to wait for a round's sums.
-        device: Where gradients are computed, cpu or cuda.
+        timeout: As in `AwaitedSettings`.
+        device: As in `AwaitedSettings`.
     """
 
     num_workers: int = 2
-    num_threads: int = 1
-    timeout: float = 3600.0
-    device: Device = "cpu"
 
     def __post_init__(self) -> None:
-        check_choice("device", self.device, ("cpu", "cuda"))
+        super().__post_init__()
         check_count("num_workers", self.num_workers)
-        check_count("num_threads", self.num_threads)
-        check_positive("timeout", self.timeout)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ray:
+class Ray(AwaitedSettings):
     """Flower's simulation engine: worker processes, for large models (extra `ray`).
 
     Args:
         num_workers: Worker processes, one thread each.
         num_threads: Of the server's own matrix products.
-        timeout: Seconds to wait for the replies of a round.
-        device: Where gradients are computed, cpu or cuda.
+        timeout: As in `AwaitedSettings`.
+        device: As in `AwaitedSettings`.
     """
 
     num_workers: int = 2
-    num_threads: int = 1
-    timeout: float = 3600.0
-    device: Device = "cpu"
 
     def __post_init__(self) -> None:
-        check_choice("device", self.device, ("cpu", "cuda"))
+        super().__post_init__()
         check_count("num_workers", self.num_workers)
-        check_count("num_threads", self.num_threads)
-        check_positive("timeout", self.timeout)
 
 
 Messages = InProcess | Ray
