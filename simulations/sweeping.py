@@ -102,10 +102,9 @@ def run_job(
         print(f"{name}: FAILED, {reason} (traceback in {log})", flush=True)
         return
     seconds = time.perf_counter() - start
-    epsilon = "∞" if math.isinf(run.guarantee.epsilon) else f"{run.guarantee.epsilon:.3f}"
     found = run.assessment
     loss = "" if found is None else f"held-out loss {found.pooled.loss:.3f}, "
-    print(f"{name}: ok, ε {epsilon}, {loss}{seconds:.1f} s", flush=True)
+    print(f"{name}: ok, {loss}{seconds:.1f} s; {run.guarantee.sentence}", flush=True)
     _estimate(directory, seconds)
 
 
