@@ -6,18 +6,24 @@ python -m tests.mutants clipping   # those whose name holds a word
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 TESTS_FAILED = 1  # pytest's exit code; any other non-zero code is no catch
 TIMEOUT = 300
+_FORKED = multiprocessing.get_context("forkserver")  # libraries are imported once, not 137 times
+_FORKED.set_forkserver_preload(
+    ["flwr.app", "hydra", "numpy", "pytest", "scipy.optimize", "scipy.stats", "sklearn", "torch"]
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -509,6 +515,28 @@ MUTANTS = (
         tests="tests/flower/test_exchange.py",
     ),
     Mutant(
+        name="replies are added up in the order in which they come",
+        path="dpfed_kan/federated/server.py",
+        old="        order = sorted(self.num_records)\n        early",
+        new="        replies = list(replies)\n"
+        "        order = [reply.site for reply in replies]\n        early",
+        tests="tests/federated/test_server.py",
+    ),
+    Mutant(
+        name="a second reply of a site takes the place of the first",
+        path="dpfed_kan/flower/exchange.py",
+        old="if reply.value.tobytes() != kept.value.tobytes():",
+        new="if False:",
+        tests="tests/flower/test_exchange.py",
+    ),
+    Mutant(
+        name="a local reply can be written to",
+        path="dpfed_kan/flower/local_reply.py",
+        old="        self.vector.flags.writeable = False\n",
+        new="",
+        tests="tests/flower/test_client_app.py",
+    ),
+    Mutant(
         name="site ledger: reply leaves before its commit",
         path="dpfed_kan/sites/guard.py",
         old="        self.ledger.commit(",
@@ -974,42 +1002,74 @@ MUTANTS = (
         tests="tests/federated/test_replies.py",
     ),
 )
+CONTROL = Mutant(
+    name="none: the tests of a copy pass",
+    path="dpfed_kan/federated/server.py",
+    old="        ledger.record(release.event)\n",
+    new="        ledger.record(release.event)\n",
+    tests="tests/federated tests/test_streams.py tests/privacy/test_mechanism.py",
+)
+
+
+def planted(mutant: Mutant, scratch: Path) -> Path:
+    """Return a copy of the project that holds the bug; compiled files that still fit come along.
+
+    Raises:
+        ValueError: If the old text is not there exactly once.
+    """
+    copy = scratch / "project"
+    for name in ("dpfed_kan", "tests", "conf", "simulations"):
+        shutil.copytree(ROOT / name, copy / name)
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    if (ROOT.parent / "shared").is_dir():
+        (scratch / "shared").symlink_to((ROOT.parent / "shared").resolve())
+    target = copy / mutant.path
+    source = target.read_text(encoding="utf-8")
+    if source.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.path} holds the old text {source.count(mutant.old)} times")
+    target.unlink()
+    target.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
+    return copy
 
 
 def is_caught(mutant: Mutant) -> tuple[bool, str]:
-    """Plant the bug in a copy of the project and return whether its tests fail, and their end."""
+    """Return whether the tests of a bug fail, and the end of what they print."""
     with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch) / "project"
-        for name in ("dpfed_kan", "tests", "conf", "simulations"):
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", copy)
-        if (ROOT.parent / "shared").is_dir():
-            (Path(scratch) / "shared").symlink_to((ROOT.parent / "shared").resolve())
-        target = copy / mutant.path
-        source = target.read_text(encoding="utf-8")
-        if source.count(mutant.old) != 1:
-            return False, f"{mutant.path} holds the old text {source.count(mutant.old)} times"
-        target.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-x",
-                "-n",
-                "0",
-                "-p",
-                "no:cacheprovider",
-                *mutant.tests.split(),
-            ],
-            cwd=copy,
-            env=os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
-        return done.returncode == TESTS_FAILED, done.stdout[-600:] + done.stderr[-300:]
+        try:
+            copy = planted(mutant, Path(scratch))
+        except ValueError as error:
+            return False, str(error)
+        output = Path(scratch) / "output"
+        process = _FORKED.Process(target=run_tests, args=(copy, mutant.tests.split(), output))
+        process.start()
+        process.join(TIMEOUT)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        said = output.read_text(errors="replace") if output.exists() else ""
+        return process.exitcode == TESTS_FAILED, said[-900:]
+
+
+def run_tests(copy: Path, tests: list[str], output: Path) -> None:
+    """Run tests of a copy in this process, which has the heavy libraries and none of our modules.
+
+    Args:
+        copy: Of the project.
+        tests: Arguments of pytest.
+        output: File for what is printed.
+    """
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in ("dpfed_kan", "simulations", "tests"):
+            del sys.modules[name]
+    sys.path[:] = [str(copy), *(entry for entry in sys.path if entry not in ("", str(ROOT)))]
+    os.environ |= {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+    os.chdir(copy)
+    code = int(pytest.main(["-x", "-n", "0", "-p", "no:cacheprovider", *tests]))
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def main(words: list[str]) -> int:
@@ -1020,6 +1080,9 @@ def main(words: list[str]) -> int:
         print(f"{'caught ' if caught else 'MISSED '} {mutant.name}")
         if not caught:
             print(output)
+    if is_caught(CONTROL)[0]:
+        print("the tests fail without a planted bug: nothing is shown")
+        return 1
     num_caught = sum(caught for caught, _ in results)
     print(f"{num_caught} of {len(chosen)} planted bugs caught")
     return 0 if num_caught == len(chosen) else 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from dpfed_kan.privacy.noising import standard_normals
 from dpfed_kan.streams import Streams
 from dpfed_kan.update.rule import UpdateRule, UpdateState
 
-Exchange = Callable[[Broadcast], Sequence[Reply]]
+Exchange = Callable[[Broadcast], Iterable[Reply]]
 SumOverSites = Callable[[Broadcast], ClippedSum]
 _NORM_SLACK = 1e-9
 _WORTH_A_THREAD = 20_000  # normals: below, drawing them is cheaper than handing over
@@ -85,31 +85,42 @@ class Server:
         ledger.record(release.event)
         return self.update_rule.step(state, release, batch_size=self.batch_size)
 
-    def add_up(self, replies: Sequence[Reply], *, round_index: int, dimension: int) -> ClippedSum:
+    def add_up(self, replies: Iterable[Reply], *, round_index: int, dimension: int) -> ClippedSum:
         """Return the sum over all sites, in the order of their names.
 
         Args:
-            replies: One of each site.
+            replies: One of each site; added up while they come, and not kept where they come in
+                that order, so that memory holds a few vectors and not one of each site.
             round_index: t, from 0.
             dimension: D.
 
         Raises:
             RoundRefused: If a reply is missing, doubled, stale or not what a site may send.
         """
-        answers = {reply.site: reply for reply in replies}
-        missing = sorted(set(self.num_records) - set(answers))
-        unknown = sorted(set(answers) - set(self.num_records))
-        if missing or unknown or len(replies) != len(answers):
-            raise RoundRefused(
-                f"round {round_index}: have {len(replies)} replies, need one from each of "
-                f"{len(self.num_records)} sites; missing {missing}, unknown {unknown}"
-            )
         total: Vector = np.zeros(dimension)
-        for site in sorted(answers):
-            problem = self.problem_of(answers[site], round_index=round_index, dimension=dimension)
+        order = sorted(self.num_records)
+        early: dict[str, Reply] = {}
+        heard: set[str] = set()
+        num_replies = num_added = 0
+        for reply in replies:
+            num_replies += 1
+            heard.add(reply.site)
+            if reply.site not in self.num_records:
+                continue
+            problem = self.problem_of(reply, round_index=round_index, dimension=dimension)
             if problem is not None:
-                raise RoundRefused(f"round {round_index}, {site}: {problem}")
-            total += answers[site].value
+                raise RoundRefused(f"round {round_index}, {reply.site}: {problem}")
+            early[reply.site] = reply
+            while num_added < len(order) and order[num_added] in early:
+                total += early.pop(order[num_added]).value
+                num_added += 1
+        if heard != self.num_records.keys() or num_replies != len(heard):
+            missing = sorted(self.num_records.keys() - heard)
+            unknown = sorted(heard - self.num_records.keys())
+            raise RoundRefused(
+                f"round {round_index}: have {num_replies} replies, need one from each of "
+                f"{len(order)} sites; missing {missing}, unknown {unknown}"
+            )
         return ClippedSum(value=total, l2_sensitivity=self.mechanism.l2_clip_norm)
 
     def over(self, exchange: Exchange) -> SumOverSites:
@@ -140,16 +151,20 @@ class Server:
                 f"got {reply.value.dtype} of shape {reply.value.shape}"
             )
         largest = self.num_records[reply.site] * self.mechanism.l2_clip_norm
-        with np.errstate(over="ignore", invalid="ignore"):
-            norm = math.sqrt(float(reply.value @ reply.value))
-        if not math.isfinite(norm):
+        norm_squared = _squared_norm(reply.value)
+        if not math.isfinite(norm_squared):
             return "the sum is not finite"
-        if norm > largest * (1 + _NORM_SLACK):
+        if math.sqrt(norm_squared) > largest * (1 + _NORM_SLACK):
             return (
                 f"the sum is longer than {self.num_records[reply.site]} records clipped "
                 f"to l2_clip_norm={self.mechanism.l2_clip_norm:g} can be"
             )
         return None
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _squared_norm(vector: Vector) -> float:
+    return float(vector @ vector)
 
 
 def rounds(

@@ -6,10 +6,10 @@ import contextlib
 import importlib.util
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.supercore.run import Run
@@ -18,6 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 logging.getLogger("flwr").propagate = False  # its own handler prints; Hydra's would print again
 
 SERVER_NODE_ID = 1
+_Record = TypeVar("_Record", ArrayRecord, ConfigRecord, RecordDict)
 _QUIET = {"flwr": logging.CRITICAL, "ray": logging.ERROR, "alembic": logging.WARNING}
 _PATIENCE_SECONDS = 10.0
 
@@ -37,6 +38,45 @@ def empty_run(run_id: int) -> Run:
 def assign_message_id(message: Message, message_id: str) -> None:
     """Give a message the id that a SuperLink would have given it."""
     message.metadata.__dict__["_message_id"] = message_id
+
+
+def filled(empty: _Record, items: Mapping[str, Any]) -> _Record:
+    """Return a record like an empty one, with items of types that it may hold, unchecked.
+
+    Flower's constructors check each item anew, which takes 20 µs a reply.
+    """
+    record = object.__new__(type(empty))
+    record.__dict__.update(empty.__dict__, _data=items)
+    return record
+
+
+def addressed_to(message: Message, node_id: int) -> Message:
+    """Return a message that was not sent, for another node."""
+    return _altered(message, message.content, _dst_node_id=node_id)
+
+
+def local_answer(message: Message, content: RecordDict) -> Message:
+    """Return what answers a message at once in the same process."""
+    asked = message.metadata.__dict__
+    return _altered(
+        message,
+        content,
+        _message_id="",
+        _reply_to_message_id=asked["_message_id"],
+        _src_node_id=asked["_dst_node_id"],
+        _dst_node_id=asked["_src_node_id"],
+        _src_task_id=asked["_dst_task_id"],
+        _dst_task_id=asked["_src_task_id"],
+    )
+
+
+def _altered(message: Message, content: RecordDict, **metadata: int | str | None) -> Message:
+    """Return a message that differs in this only; Flower's constructor takes 5 to 9 µs."""
+    altered = object.__new__(Message)
+    other = object.__new__(Metadata)
+    other.__dict__.update(message.metadata.__dict__, **metadata)
+    altered.__dict__.update(_metadata=other, _content=content, _error=None)
+    return altered
 
 
 def ray_is_installed() -> bool:
@@ -106,11 +146,14 @@ def _quiet() -> Iterator[None]:
 __all__ = [
     "SERVER_NODE_ID",
     "Run",
+    "addressed_to",
     "assign_message_id",
     "await_end",
     "child_processes",
     "empty_run",
+    "filled",
     "identify_process",
+    "local_answer",
     "ray_is_installed",
     "simulate",
 ]

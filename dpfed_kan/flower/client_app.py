@@ -15,12 +15,14 @@ from threadpoolctl import threadpool_limits
 
 from dpfed_kan.federated.failure import type_and_place
 from dpfed_kan.federated.site import Broadcast, Site
+from dpfed_kan.flower._compat import local_answer
 from dpfed_kan.flower.records import (
     Facts,
     WireError,
     decode_broadcast,
     encode_facts,
     encode_reply,
+    local_reply,
 )
 
 SiteBuilder = Callable[[str, int], Site]
@@ -31,13 +33,16 @@ _LOG = logging.getLogger(__name__)
 _Handler = Callable[[Message, Context], Message]
 
 
-def client_app(build_site: SiteBuilder, *, num_threads: int | None = None) -> ClientApp:
+def client_app(
+    build_site: SiteBuilder, *, num_threads: int | None = None, local: bool = False
+) -> ClientApp:
     """Return an app that answers `query` with public facts and `train` with a clipped sum.
 
     Args:
         build_site: Of this process.
         num_threads: Limit of the matrix products in a worker process, so that sums are the same
             bit for bit whatever the machine; None where whoever runs the app has set it.
+        local: Whether the server is in this process, so that a reply needs no bytes.
     """
     app = ClientApp()
     last: list[tuple[RecordDict, Broadcast, str]] = []  # in one process all sites get one record
@@ -64,7 +69,10 @@ def client_app(build_site: SiteBuilder, *, num_threads: int | None = None) -> Cl
         site = build_site(settings, _partition_id(context))
         if num_threads is not None:
             _limit_threads(num_threads)
-        return Message(encode_reply(site.work(broadcast)), reply_to=message)
+        reply = site.work(broadcast)
+        if local:
+            return local_answer(message, local_reply(reply))
+        return Message(encode_reply(reply), reply_to=message)
 
     return app
 

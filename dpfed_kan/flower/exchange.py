@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
@@ -13,6 +14,7 @@ from flwr.serverapp import Grid
 
 from dpfed_kan.federated.server import RoundRefused
 from dpfed_kan.federated.site import Broadcast, Reply
+from dpfed_kan.flower._compat import addressed_to
 from dpfed_kan.flower.client_app import SITE_FAILED
 from dpfed_kan.flower.records import (
     Facts,
@@ -58,12 +60,8 @@ class GridExchange:
     settings: str
     timeout: float
 
-    def __call__(self, broadcast: Broadcast) -> Sequence[Reply]:
-        """Send a broadcast to every site and return what came back.
-
-        Raises:
-            RoundRefused: If a site failed or did not answer in time; it is named.
-        """
+    def __call__(self, broadcast: Broadcast) -> Iterator[Reply]:
+        """Send a broadcast to every site and return what comes back, as `decode` does."""
         sent = self.messages(broadcast)
         replies = self.grid.send_and_receive(sent, timeout=self.timeout)
         return self.decode(replies, sent=sent, round_index=broadcast.round_index)
@@ -72,20 +70,17 @@ class GridExchange:
         """Return one message a site around one encoded broadcast."""
         content = encode_broadcast(broadcast, settings=self.settings)
         group, counts = str(broadcast.round_index), broadcast.counts
-        return [
-            Message(
-                content if counts is None else with_count(content, site=site, count=counts[site]),
-                node,
-                MessageType.TRAIN,
-                group_id=group,
-            )
-            for site, node in self.nodes.items()
-        ]
+        first = Message(content, next(iter(self.nodes.values())), MessageType.TRAIN, group_id=group)
+        sent = [addressed_to(first, node) for node in self.nodes.values()]
+        if counts is not None:
+            for site, message in zip(self.nodes, sent, strict=True):
+                message.content = with_count(content, site=site, count=counts[site])
+        return sent
 
     def decode(
         self, messages: Iterable[Message], *, sent: Sequence[Message], round_index: int
-    ) -> list[Reply]:
-        """Return one reply a site, sorted by site; a copy of a reply is left out.
+    ) -> Iterator[Reply]:
+        """Yield one reply a site, as they come, without keeping them; a copy is left out.
 
         Args:
             messages: What came back.
@@ -93,11 +88,12 @@ class GridExchange:
             round_index: Of this round.
 
         Raises:
-            RoundRefused: If any is an error, malformed, of another round or for another site, if
-                a site says two different things, or if one is missing; all are named.
+            RoundRefused: At the end, if any is an error, malformed, of another round or for
+                another site, if a site says two different things, or if one is missing; all are
+                named. What was yielded before counts for nothing then.
         """
         site_of = dict(zip((m.metadata.message_id for m in sent), self.nodes, strict=True))
-        answers: dict[str, Reply] = {}
+        answered: dict[str, weakref.ref[Message]] = {}
         problems: dict[str, str] = {}
         for message in messages:
             site = site_of.get(message.metadata.reply_to_message_id)
@@ -106,23 +102,27 @@ class GridExchange:
                 continue
             try:
                 reply = self._reply(message, site=site, round_index=round_index)
-            except WireError as error:
-                problems[site] = str(error)
-                continue
-            if site not in answers:
-                answers[site] = reply
-            elif reply.value.tobytes() == answers[site].value.tobytes():
+                if site not in answered:
+                    answered[site] = weakref.ref(message)
+                    yield reply
+                    continue
+                first = answered[site]()
+                if first is None:
+                    raise WireError("a second reply, after the first was added up")
+                kept = self._reply(first, site=site, round_index=round_index)
+                if reply.value.tobytes() != kept.value.tobytes():
+                    raise WireError("two different replies")
                 _LOG.warning(
                     "round %d, %s: the reply came twice; it counts once", round_index, site
                 )
-            else:
-                problems[site] = "two different replies"
-        missing = [site for site in self.nodes if site not in answers and site not in problems]
+            except WireError as error:
+                problems[site] = str(error)
+        missing = [site for site in self.nodes if site not in answered and site not in problems]
         for site in missing:
             problems[site] = f"no answer within {self.timeout:g} s"
         if problems:
-            raise _refused(f"round {round_index}", problems, have=len(answers), need=self.nodes)
-        return [answers[site] for site in sorted(answers)]
+            have = len(answered.keys() - problems.keys())
+            raise _refused(f"round {round_index}", problems, have=have, need=self.nodes)
 
     def _reply(self, message: Message, *, site: str, round_index: int) -> Reply:
         if message.has_error():

@@ -90,11 +90,10 @@ class InProcessGrid(Grid):
         Raises:
             ValueError: If a message is for a node that does not exist; none is delivered then.
         """
-        messages = list(messages)
-        for message in messages:
-            if message.metadata.dst_node_id not in self._contexts:
-                raise ValueError(f"there is no node {message.metadata.dst_node_id}")
-        return [self._deliver(message) for message in messages]
+        sent = self._addressed(messages)
+        for message in sent:
+            self._replies[message.metadata.message_id] = self._answer(message)
+        return [message.metadata.message_id for message in sent]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies to `message_ids`, once."""
@@ -107,19 +106,31 @@ class InProcessGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Deliver messages and return their replies in the same order."""
-        return self.pull_messages(self.push_messages(messages))
+        """Return the replies in the order of the messages.
 
-    def _deliver(self, message: Message) -> str:
-        message_id = next(self._ids)
-        assign_message_id(message, message_id)
+        A site works when its reply is asked for, so that one can be let go of before the next.
+
+        Raises:
+            ValueError: If a message is for a node that does not exist; none is delivered then.
+        """
+        return map(self._answer, self._addressed(messages))
+
+    def _addressed(self, messages: Iterable[Message]) -> list[Message]:
+        addressed = list(messages)
+        for message in addressed:
+            if message.metadata.dst_node_id not in self._contexts:
+                raise ValueError(f"there is no node {message.metadata.dst_node_id}")
+        for message in addressed:
+            assign_message_id(message, next(self._ids))
+        return addressed
+
+    def _answer(self, message: Message) -> Message:
         try:
             reply = self._client_app(message, self._contexts[message.metadata.dst_node_id])
         except Exception as error:  # outside the app's own handlers: an error reply, as Flower's
             reply = Message(Error(SITE_FAILED, type_and_place(error)), reply_to=message)
-        assign_message_id(reply, f"re:{message_id}")
-        self._replies[message_id] = reply
-        return message_id
+        assign_message_id(reply, f"re:{message.metadata.message_id}")
+        return reply
 
 
 class StoppableGrid(Grid):

@@ -41,7 +41,7 @@ def start(
     """
     if isinstance(runtime, InProcess):
         with threadpool_limits(runtime.num_threads):
-            main(InProcessGrid(client_app(build_site), num_sites))
+            main(InProcessGrid(client_app(build_site, local=True), num_sites))
     else:
         _start_ray(runtime, build_site, num_sites=num_sites, main=main)
 

@@ -127,7 +127,7 @@ def messages(plan: PreparedRun) -> SumOverSites:
     """Return the sum over sites by Flower messages in this process."""
     num_sites = len(plan.server.num_records)
     exchange = meet_sites(
-        InProcessGrid(client_app(plan.sites), num_sites),
+        InProcessGrid(client_app(plan.sites, local=True), num_sites),
         num_records=plan.server.num_records,
         num_params=len(plan.sites.params.trainable),
         settings=plan.sites.settings,

@@ -1,4 +1,6 @@
 import math
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +39,21 @@ def test_the_sum_does_not_depend_on_the_order_of_the_replies() -> None:
     backward = SERVER.add_up(replies[::-1], round_index=1, dimension=2)
     np.testing.assert_array_equal(forward.value, backward.value)
     assert forward.l2_sensitivity == 2.0
+
+
+def test_what_was_added_is_let_go_of() -> None:
+    alive: list[weakref.ref[np.ndarray]] = []
+
+    def replies() -> Iterator[Reply]:
+        for site in sizes:
+            assert sum(value() is not None for value in alive) <= 1
+            value = np.ones(2)
+            alive.append(weakref.ref(value))
+            yield Reply(site=site, round_index=1, value=value)
+
+    sizes = {f"site-{k}": 1 for k in range(9)}
+    total = replace(SERVER, num_records=sizes).add_up(replies(), round_index=1, dimension=2)
+    assert total.value.tolist() == [9.0, 9.0]
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,38 @@ def test_train_answers_with_the_sites_own_clipped_sum(federation):
     assert (reply.site, reply.value.tobytes()) == ("site-1", own.value.tobytes())
 
 
+def test_a_local_answer_is_the_same_without_a_copy_and_cannot_be_changed(federation):
+    values = []
+
+    class Remembering:
+        name, num_records = "site-1", 5
+
+        def work(self, broadcast):
+            answer = federation.build_site("s", 0).work(broadcast)
+            values.append(answer.value)
+            return answer
+
+    content = broadcast(federation)
+    local = ask(client_app(lambda *_: Remembering(), local=True), content)
+    wire = ask(client_app(federation.build_site), content)
+    ours, theirs = decode_reply(local.content), decode_reply(wire.content)
+    assert (ours.site, ours.round_index) == (theirs.site, theirs.round_index)
+    assert ours.value.tobytes() == theirs.value.tobytes()
+    assert np.shares_memory(ours.value, values[0])
+    with pytest.raises(ValueError, match="read-only"):
+        ours.value[0] = 1.0
+    changing = ("_created_at", "_ttl")
+    assert {k: v for k, v in vars(local.metadata).items() if k not in changing} == {
+        k: v for k, v in vars(wire.metadata).items() if k not in changing
+    }
+
+
+def test_a_local_answer_cannot_be_sent_anywhere(federation):
+    reply = ask(client_app(federation.build_site, local=True), broadcast(federation))
+    with pytest.raises(TypeError, match="has no bytes"):
+        reply.content.array_records["arrays"]["clipped_sum"].numpy()
+
+
 @pytest.mark.parametrize("message_type", [MessageType.TRAIN, MessageType.QUERY])
 def test_an_exception_travels_and_is_logged_as_its_type_and_place_only(
     federation, message_type, caplog, capfd

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import gc
 import logging
 import time
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 
 from dpfed_kan.federated.server import RoundRefused, Server
 from dpfed_kan.federated.site import Broadcast, Reply
@@ -53,7 +54,7 @@ def test_sites_that_are_as_planned_meet_in_the_order_of_their_names(federation):
     assert list(exchange.nodes.items()) == list(
         zip(sorted(federation.sizes), grid.get_node_ids(), strict=True)
     )
-    assert as_bytes(exchange(broadcast(federation))) == as_bytes(
+    assert sorted(as_bytes(exchange(broadcast(federation)))) == as_bytes(
         federation.build_site("", k).work(broadcast(federation)) for k in range(3)
     )
 
@@ -156,7 +157,7 @@ def test_a_reply_that_comes_twice_counts_once_and_is_warned_about(federation, ca
     exchange = met(federation, lambda replies: [*replies, replies[1]])
     plain = federation.meet(federation.grid())
     with caplog.at_level(logging.WARNING):
-        twice = exchange(broadcast(federation))
+        twice = list(exchange(broadcast(federation)))
     assert as_bytes(twice) == as_bytes(plain(broadcast(federation)))
     assert [record.message for record in caplog.records] == [
         "round 0, site-2: the reply came twice; it counts once"
@@ -169,12 +170,40 @@ def test_two_different_replies_of_one_site_are_refused_and_named(federation):
         return [*replies, replace_content(replies[1], encode_reply(other))]
 
     with pytest.raises(RoundRefused, match="site-2: two different replies"):
-        met(federation, tamper)(broadcast(federation))
+        list(met(federation, tamper)(broadcast(federation)))
+
+
+def test_a_second_reply_of_a_site_whose_first_is_gone_is_refused(federation):
+    def tamper(replies):
+        while replies:
+            yield replies.pop(0)
+            gc.collect()
+        again = Reply(site="site-2", round_index=0, value=np.zeros(federation.dimension))
+        last = Message(encode_reply(again), reply_to=sent[1])
+        yield last
+
+    exchange = met(federation, tamper)
+    sent = exchange.messages(broadcast(federation))
+    replies = exchange.grid.send_and_receive(sent)
+    with pytest.raises(RoundRefused, match="site-2: a second reply, after the first"):
+        list(exchange.decode(replies, sent=sent, round_index=0))
+
+
+def test_messages_are_flowers_own_but_for_the_node(federation):
+    exchange = federation.meet(federation.grid())
+    for site, message in zip(
+        federation.sizes, exchange.messages(broadcast(federation, round_index=3)), strict=True
+    ):
+        theirs = Message(
+            message.content, exchange.nodes[site], MessageType.TRAIN, group_id="3"
+        ).metadata
+        ours = message.metadata
+        assert {**vars(ours), "_created_at": 0} == {**vars(theirs), "_created_at": 0}
 
 
 def test_a_missing_reply_is_refused_and_the_site_named(federation):
     with pytest.raises(RoundRefused, match=r"round 0: have 2 .* need 3; site-1: no answer within"):
-        met(federation, lambda replies: replies[1:])(broadcast(federation))
+        list(met(federation, lambda replies: replies[1:])(broadcast(federation)))
 
 
 def test_error_replies_are_refused_and_all_sites_named_wherever_the_error_was_made(federation):
@@ -189,7 +218,7 @@ def test_error_replies_are_refused_and_all_sites_named_wherever_the_error_was_ma
         return [own, link, replies[2]]
 
     with pytest.raises(RoundRefused) as refused:
-        met(federation, tamper)(broadcast(federation))
+        list(met(federation, tamper)(broadcast(federation)))
     assert str(refused.value) == (
         "round 0: have 1 sound replies, need 3; "
         "site-1: ValueError at x.py:1 (partition-id 0); "
@@ -203,7 +232,7 @@ def test_a_reply_for_another_site_is_refused_and_the_sender_named(federation):
         return [replace_content(replies[0], encode_reply(other)), *replies[1:]]
 
     with pytest.raises(RoundRefused, match="site-1: the reply comes from site-1 for site-2"):
-        met(federation, tamper)(broadcast(federation))
+        list(met(federation, tamper)(broadcast(federation)))
 
 
 def test_a_reply_of_another_round_is_refused_and_the_site_named(federation):
@@ -212,7 +241,7 @@ def test_a_reply_of_another_round_is_refused_and_the_site_named(federation):
         return [*replies[:2], replace_content(replies[2], encode_reply(stale))]
 
     with pytest.raises(RoundRefused, match=r"round 1.*site-3: the reply answers round 0"):
-        met(federation, tamper)(broadcast(federation, round_index=1))
+        list(met(federation, tamper)(broadcast(federation, round_index=1)))
 
 
 def test_a_message_of_an_earlier_round_is_refused_and_the_site_named(federation):
@@ -223,9 +252,9 @@ def test_a_message_of_an_earlier_round_is_refused_and_the_site_named(federation)
         return [*replies, kept[0][1]]
 
     exchange = met(federation, tamper)
-    exchange(broadcast(federation))
+    list(exchange(broadcast(federation)))
     with pytest.raises(RoundRefused, match="site-2: the reply answers no message of this round"):
-        exchange(broadcast(federation, round_index=1))
+        list(exchange(broadcast(federation, round_index=1)))
 
 
 def test_a_malformed_reply_is_refused_and_the_site_named(federation):
@@ -234,7 +263,7 @@ def test_a_malformed_reply_is_refused_and_the_site_named(federation):
         return [replies[0], replace_content(replies[1], arrays), replies[2]]
 
     with pytest.raises(RoundRefused, match=r"site-2: expected the arrays \['clipped_sum'\]"):
-        met(federation, tamper)(broadcast(federation))
+        list(met(federation, tamper)(broadcast(federation)))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -245,7 +274,7 @@ def test_a_reply_that_is_not_finite_is_refused_by_the_server_and_the_site_named(
         reply = Reply(site="site-2", round_index=0, value=value)
         return [replies[0], replace_content(replies[1], encode_reply(reply)), replies[2]]
 
-    replies = met(federation, tamper)(broadcast(federation))
+    replies = list(met(federation, tamper)(broadcast(federation)))
     mechanism = Mechanism(sampling=FullBatch(), noise=NoNoise(), l2_clip_norm=1.0, num_rounds=1)
     server = Server(
         mechanism=mechanism,

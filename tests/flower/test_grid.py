@@ -68,6 +68,20 @@ def test_a_message_for_an_unknown_node_is_refused_before_any_is_delivered(federa
     assert not calls
 
 
+def test_a_site_works_when_its_reply_is_asked_for(federation):
+    calls = []
+
+    def counting(settings, partition_id):
+        calls.append(partition_id)
+        return federation.build_site(settings, partition_id)
+
+    grid = InProcessGrid(client_app(counting), 3)
+    replies = iter(grid.send_and_receive(train_messages(federation, grid.get_node_ids())))
+    for k in range(3):
+        assert calls == list(range(k))
+        next(replies)
+
+
 def test_a_message_that_the_app_has_no_answer_for_gets_an_error_reply(federation):
     grid = federation.grid()
     node, *_ = grid.get_node_ids()
