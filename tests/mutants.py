@@ -19,10 +19,20 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS_FAILED = 1  # pytest's exit code; any other non-zero code is no catch
+BROKEN = 99  # pytest itself
 TIMEOUT = 300
 _FORKED = multiprocessing.get_context("forkserver")  # libraries are imported once, not 137 times
 _FORKED.set_forkserver_preload(
-    ["flwr.app", "hydra", "numpy", "pytest", "scipy.optimize", "scipy.stats", "sklearn", "torch"]
+    [
+        "flwr.app",
+        "numpy",
+        "omegaconf",
+        "pytest",
+        "scipy.optimize",
+        "scipy.stats",
+        "sklearn",
+        "torch",
+    ]
 )
 
 
@@ -1067,9 +1077,12 @@ def run_tests(copy: Path, tests: list[str], output: Path) -> None:
     sys.path[:] = [str(copy), *(entry for entry in sys.path if entry not in ("", str(ROOT)))]
     os.environ |= {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
     os.chdir(copy)
-    code = int(pytest.main(["-x", "-n", "0", "-p", "no:cacheprovider", *tests]))
-    sys.stdout.flush()
-    os._exit(code)
+    code = BROKEN
+    try:
+        code = int(pytest.main(["-x", "-n", "0", "-p", "no:cacheprovider", *tests]))
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
 
 
 def main(words: list[str]) -> int:
