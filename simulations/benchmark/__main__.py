@@ -79,6 +79,16 @@ def by_messages(dim: int, num_sites: int, num_rounds: int) -> Row:
     }
 
 
+def add_extra_site(rows: list[Row]) -> None:
+    """Add what the framework takes for each site more than the fewest: the round's own is out."""
+    fewest = min(rows, key=lambda row: row["num_sites"])
+    for row in rows:
+        more = row["num_sites"] - fewest["num_sites"]
+        if more > 0:
+            taken = (r["framework_us_a_site"] * r["num_sites"] for r in (row, fewest))
+            row["framework_us_an_extra_site"] = (next(taken) - next(taken)) / more
+
+
 def _beside_bare(dim: int, num_sites: int, num_rounds: int, *, by_messages: bool) -> Row:
     warm_up = 5
     experiment = job(dim=dim, num_sites=num_sites, num_rounds=max(400, warm_up + num_rounds))
@@ -237,7 +247,9 @@ def main() -> None:
                         rows += [fused(dim, k, options.rounds) for k in options.sites]
                     case "messages":
                         few = [k for k in options.sites if k <= 64]
-                        rows += [by_messages(dim, k, max(20, options.rounds // k)) for k in few]
+                        of_dim = [by_messages(dim, k, max(20, options.rounds // k)) for k in few]
+                        add_extra_site(of_dim)
+                        rows += of_dim
                     case "workers":
                         rows += [workers(dim, k, options.rounds) for k in options.sites if k <= 64]
                     case "kernels":
@@ -259,10 +271,12 @@ def _print(part: str, rows: list[Row]) -> None:
     if not rows:
         return
     table = Table(title=part)
-    for column in rows[0]:
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    for column in columns:
         table.add_column(column.replace("_", " "), justify="right")
     for row in rows:
-        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
+        found = [row.get(column, "") for column in columns]
+        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in found))
     Console(width=160).print(table)
 
 

@@ -29,6 +29,7 @@ Matrix = NDArray[np.float64]
 Between = Callable[[], None]
 
 FORMS = ("user", "best")
+Precision = Literal["float32", "float64"]
 _HELD_OUT = 0.2
 
 
@@ -54,7 +55,7 @@ class PeerJob:
     l2_clip_norm: float = 0.5
     noise_multiplier: float = 6.3
     learning_rate: float = 1.0
-    precision: Literal["float32", "float64"] = "float32"
+    precision: Precision = "float32"
 
     @property
     def batch_size(self) -> float:

@@ -12,8 +12,13 @@ from typing import Any
 from dpfed_kan.training import PreparedRun
 from simulations.benchmark.loops import job, product_loop
 from simulations.benchmark.measure import Times
-from simulations.benchmark.peer_job import FORMS, Measure, PeerJob
+from simulations.benchmark.peer_job import Measure, PeerJob, Precision
 
+_WAYS: tuple[tuple[str, Precision], ...] = (
+    ("user", "float32"),
+    ("best", "float32"),
+    ("best", "float64"),  # as the product computes
+)
 _MODULES = {"pfl": "pfl_job", "opacus": "opacus_job"}
 
 
@@ -36,19 +41,20 @@ def peers(dim: int, sites: list[int], num_rounds: int) -> list[dict[str, Any]]:
             print(f"{peer} is left out: {error}")
             continue
         for num_sites in sites if peer == "pfl" else [1]:
-            for form in FORMS:
-                found = _beside_fused(measure, dim, num_sites, num_rounds, form)
-                rows.append(
-                    {"peer": peer, "form": form, "dim": dim, "num_sites": num_sites} | found
-                )
+            for form, precision in _WAYS:
+                planned = PeerJob(dim=dim, num_sites=num_sites, precision=precision)
+                named = {"peer": peer, "form": form, "precision": precision}
+                found = _beside_fused(measure, planned, num_rounds, form)
+                rows.append(named | {"dim": dim, "num_sites": num_sites} | found)
     return rows
 
 
-def _beside_fused(
-    measure: Measure, dim: int, num_sites: int, num_rounds: int, form: str
-) -> dict[str, Any]:
+def _beside_fused(measure: Measure, planned: PeerJob, num_rounds: int, form: str) -> dict[str, Any]:
     experiment = job(
-        dim=dim, num_sites=num_sites, num_rounds=max(400, num_rounds + 5), correlation=0.0
+        dim=planned.dim,
+        num_sites=planned.num_sites,
+        num_rounds=max(400, num_rounds + 5),
+        correlation=0.0,
     )
     prepared = PreparedRun.of(experiment, experiment.streams())
     prepared.spent.epsilon(1)
@@ -64,12 +70,7 @@ def _beside_fused(
 
         with contextlib.closing(product):
             next(product)
-            taken = measure(
-                PeerJob(dim=dim, num_sites=num_sites),
-                num_rounds=num_rounds,
-                form=form,
-                between=step,
-            )
+            taken = measure(planned, num_rounds=num_rounds, form=form, between=step)
     times = Times(wall=taken.wall_s, cpu=taken.cpu_s)
     return {
         "fused_ms": own.summary()["wall_ms"],
