@@ -18,7 +18,7 @@ from dpfed_kan.data.federation import IID, FederatedData
 from dpfed_kan.data.synthetic import SyntheticLogistic
 from dpfed_kan.experiment import Experiment, PrivacySettings
 from dpfed_kan.federated.runtimes import Fused, InProcess
-from dpfed_kan.federated.server import SumOverSites
+from dpfed_kan.federated.server import RoundRefused, SumOverSites
 from dpfed_kan.federated.site import Broadcast, clipped_sum
 from dpfed_kan.flower.client_app import client_app
 from dpfed_kan.flower.exchange import meet_sites
@@ -137,14 +137,14 @@ def messages(plan: PreparedRun) -> SumOverSites:
 
 
 def own_arithmetic(plan: PreparedRun) -> SumOverSites:
-    """Return the sum over sites without a message: what the sites themselves compute."""
+    """Return the sum over sites without a message: each clipped sum, its length, the addition."""
     names = sorted(plan.server.num_records)
     sites = [plan.sites(plan.sites.settings, k) for k in range(len(names))]
 
     def total(broadcast: Broadcast) -> Any:
         value = np.zeros(len(broadcast.params))
         for site in sites:
-            value += clipped_sum(
+            answer = clipped_sum(
                 site.gradients,
                 broadcast,
                 site.draw(broadcast.round_index),
@@ -152,6 +152,9 @@ def own_arithmetic(plan: PreparedRun) -> SumOverSites:
                 patients=None,
                 rows_at_once=None,
             )
+            if not math.isfinite(answer @ answer):
+                raise RoundRefused(site.name)
+            value += answer
         return value
 
     return total
