@@ -108,6 +108,8 @@ class Experiment:
         check_count("num_rounds", self.num_rounds)
         if self.evaluate_every is not None:
             check_count("evaluate_every", self.evaluate_every)
+        if getattr(self.runtime, "precision", "float64") == "float32":
+            self._check_single_precision()
         calibrated = self.noise.noise_multiplier is None
         if calibrated and self.privacy.target_epsilon is None:
             raise ValueError(
@@ -119,6 +121,17 @@ class Experiment:
             raise ValueError(
                 "the noise is determined twice: with noise.noise_multiplier given, set "
                 "privacy.target_epsilon=null (the report says what ε was spent)"
+            )
+
+    def _check_single_precision(self) -> None:
+        """Refuse what the bound of `privacy/single_precision.py` is not proved for."""
+        plain = isinstance(self.update, (ProjectedSGD, DPAdam, DPAdamBC))
+        one_layer = isinstance(self.model, TwoLayerKAN) and not self.model.train_second_layer
+        if not (plain and one_layer and self.privacy.privacy_unit == "record"):
+            raise ValueError(
+                "runtime.precision=float32 is for model=kan with model.train_second_layer=false, "
+                "update sgd, adam or adam_bc, and privacy.privacy_unit=record; everything else "
+                "needs runtime.precision=float64"
             )
 
     @property

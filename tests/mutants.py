@@ -547,6 +547,43 @@ MUTANTS = (
         tests="tests/flower/test_client_app.py",
     ),
     Mutant(
+        name="single precision: its rounding is not charged",
+        path="dpfed_kan/privacy/single_precision.py",
+        old="    return l2_clip_norm / (1.0 + EXCESS)",
+        new="    return l2_clip_norm",
+        tests="tests/privacy/test_single_precision.py -k moves",
+    ),
+    Mutant(
+        name="single precision: more rows are added up at once than the bound has",
+        path="dpfed_kan/privacy/single_precision.py",
+        old="    for first in range(0, len(left), ROWS_AT_ONCE):\n"
+        "        rows = slice(first, first + ROWS_AT_ONCE)",
+        new="    for first in range(0, len(left), 999):\n        rows = slice(first, first + 999)",
+        tests="tests/privacy/test_single_precision.py",
+    ),
+    Mutant(
+        name="single precision: rows are taken out, so that others move to other sums",
+        path="dpfed_kan/privacy/single_precision.py",
+        old="        left = np.where(out[:, None], 0.0, left)\n"
+        "        right = np.where(out[:, None], np.float32(0.0), right)\n",
+        new="        left, right, factors = left[~out], right[~out], factors[~out]\n",
+        tests="tests/privacy/test_single_precision.py",
+    ),
+    Mutant(
+        name="single precision: used where records are not clipped one by one",
+        path="dpfed_kan/privacy/clipping.py",
+        old="    if groups is not None or len(blocks) > 1:",
+        new="    if len(blocks) > 1:",
+        tests="tests/privacy/test_single_precision.py",
+    ),
+    Mutant(
+        name="kept lengths of other rows",
+        path="dpfed_kan/kan/gradients.py",
+        old="self._squared_lengths[indices]",
+        new="self._squared_lengths[: len(indices)]",
+        tests="tests/privacy/test_single_precision.py",
+    ),
+    Mutant(
         name="site ledger: reply leaves before its commit",
         path="dpfed_kan/sites/guard.py",
         old="        self.ledger.commit(",

@@ -8,6 +8,7 @@ from typing import Literal
 from dpfed_kan._validate import check_choice, check_count, check_positive
 
 Device = Literal["cpu", "cuda"]
+Precision = Literal["float64", "float32"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,14 +21,20 @@ class Fused:
     Args:
         num_threads: Of the matrix products; one, unless measured otherwise.
         device: Where gradients are computed, cpu or cuda.
+        precision: float64, or float32 for the two large products of a KAN on the CPU: up to twice
+            as fast, and records are clipped to C/1.0005, so that C and ε stay true.
     """
 
     num_threads: int = 1
     device: Device = "cpu"
+    precision: Precision = "float64"
 
     def __post_init__(self) -> None:
         check_choice("device", self.device, ("cpu", "cuda"))
         check_count("num_threads", self.num_threads)
+        check_choice("precision", self.precision, ("float64", "float32"))
+        if self.precision == "float32" and self.device != "cpu":
+            raise ValueError("runtime.precision=float32 is proved for runtime.device=cpu alone")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from dpfed_kan._validate import check_choice
 
 Device = Literal["cpu", "cuda"]
+Precision = Literal["float64", "float32"]
 
 
 def check_device(device: Device) -> None:
@@ -29,5 +30,5 @@ def check_device(device: Device) -> None:
 
 
 def as_array(tensor: Tensor) -> NDArray[np.float64]:
-    """Return a float64 tensor as an array on the CPU; without a copy if it is there."""
+    """Return a tensor as an array of its dtype on the CPU; without a copy if it is there."""
     return np.asarray(tensor.cpu().numpy())

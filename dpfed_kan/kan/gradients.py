@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed_kan.kan.device import Device, as_array, check_device
+from dpfed_kan.kan.device import Device, Precision, as_array, check_device
 from dpfed_kan.kan.losses import checked_labels, loss_slope, mean_loss
 from dpfed_kan.kan.model import (
     activation_slope,
@@ -39,9 +40,9 @@ class KANGradients:
     """A model on one shard; φ is computed on first use and kept, 8·n·d·p bytes.
 
     Guarantees:
-        The arithmetic is float64 whatever the dtype of the features. Errors and `repr` show
-        positions and counts, never a value. A record's factors depend on that record alone, up
-        to the rounding of a matrix product.
+        The arithmetic is float64 whatever the dtype of the features, but for what `precision`
+        says. Errors and `repr` show positions and counts, never a value. A record's factors
+        depend on that record alone, up to the rounding of a matrix product.
 
     Args:
         model: The shape of the network.
@@ -50,6 +51,7 @@ class KANGradients:
         labels: Shape (n,): -1 or +1 (logistic), 0..O-1 (softmax) or numbers; shape (n, O) for
             squared and Huber with O > 1.
         device: Where the arithmetic is done, "cpu" or "cuda"; what goes in and out is numpy.
+        precision: Of φ and of the two products that it is in; all else is float64.
 
     Raises:
         ValueError: If an array has the wrong shape or dtype, a feature is not finite, a label
@@ -61,6 +63,7 @@ class KANGradients:
     features: Matrix = field(repr=False)
     labels: Vector = field(repr=False)
     device: Device = "cpu"
+    precision: Precision = "float64"
 
     def __post_init__(self) -> None:
         check_device(self.device)
@@ -115,7 +118,8 @@ class KANGradients:
         residual = loss_slope(model.loss, outputs, labels, huber_delta=model.huber_delta)
         left = pullback(residual).mul_(activation_slope(model, h))
         left.div_(math.sqrt(model.hidden_width * self.input_dim))
-        first = GradientBlock(left=as_array(left), right=as_array(phi))
+        squares = self._squared_lengths[indices]
+        first = GradientBlock(left=as_array(left), right=as_array(phi), right_squares=squares)
         if not model.train_second_layer:
             return (first,)
         basis = model.hidden_basis.values(h).flatten(1).div_(math.sqrt(model.hidden_width))
@@ -146,7 +150,15 @@ class KANGradients:
 
     @cached_property
     def _phi(self) -> Tensor:
-        return expand_inputs(self.model, as_tensor(self.features).to(self.device))
+        phi = expand_inputs(self.model, as_tensor(self.features).to(self.device))
+        return phi.to(getattr(torch, self.precision))
+
+    @cached_property
+    def _squared_lengths(self) -> Vector:
+        """‖φ(x_i)‖² of φ as it is kept, shape (n,), float64."""
+        phi = as_array(self._phi)
+        squares: Vector = np.einsum("ij,ij->i", phi, phi, dtype=np.float64)
+        return squares
 
     @cached_property
     def _labels(self) -> Tensor:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch.func import functional_call
 
 from dpfed_kan.kan import KANGradients, KANParams, TwoLayerKAN, decision_function
-from dpfed_kan.kan.device import Device
+from dpfed_kan.kan.device import Device, Precision
 from dpfed_kan.models.checking import check_module
 from dpfed_kan.models.gradients import ModuleGradients
 from dpfed_kan.models.parameters import (
@@ -57,13 +57,30 @@ def layout(model: Model, input_dim: int) -> Layout:
 
 
 def gradients(
-    model: Model, *, frozen: Vector, features: Matrix, labels: Vector, device: Device
+    model: Model,
+    *,
+    frozen: Vector,
+    features: Matrix,
+    labels: Vector,
+    device: Device,
+    precision: Precision = "float64",
 ) -> Gradients:
-    """Return the port through which a site gets per-example gradients."""
+    """Return the port through which a site gets per-example gradients.
+
+    Raises:
+        ValueError: If a torch module is to be differentiated in float32.
+    """
     if isinstance(model, TwoLayerKAN):
         return KANGradients(
-            model=model, frozen=frozen, features=features, labels=labels, device=device
+            model=model,
+            frozen=frozen,
+            features=features,
+            labels=labels,
+            device=device,
+            precision=precision,
         )
+    if precision != "float64":
+        raise ValueError("runtime.precision=float32 is for model=kan")
     return ModuleGradients(
         model=model, frozen=frozen, features=features, labels=labels, device=device
     )

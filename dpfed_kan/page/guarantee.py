@@ -97,6 +97,12 @@ def mechanism(report: Report) -> Markup:
             if part["clips_in_transform"].content
             else "the gradient as it is",
         ),
+        (
+            "Precision of the sum",
+            "float32 products; the clip is tighter by what their rounding can add"
+            if part["precision"].content == "float32"
+            else "float64",
+        ),
         ("Sites that may hold records of one unit", part["sites_per_unit"].number("g")),
     ]
     return join(

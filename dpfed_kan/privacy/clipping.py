@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfed_kan._validate import check_positive
+from dpfed_kan.privacy import single_precision
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -24,12 +25,26 @@ class GradientBlock:
     """One block of every example's gradient: example i's is left_i ⊗ right_i, row-major.
 
     Args:
-        left: Shape (n, r).
-        right: Shape (n, s).
+        left: Shape (n, r), float64.
+        right: Shape (n, s), float64; or float32, whose large product is then float32, and the
+            clip a little tighter, so that C holds (`single_precision`).
+        right_squares: ‖right_i‖², shape (n,), in float64 of these very rows, where whoever makes
+            the block keeps them; None to have them computed.
     """
 
     left: Matrix
-    right: Matrix
+    right: Matrix | NDArray[np.float32]
+    right_squares: Vector | None = None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether its large product is float32."""
+        return self.right.dtype == np.float32
+
+    def of(self, rows: NDArray[np.intp]) -> GradientBlock:
+        """Return the block of some examples."""
+        squares = None if self.right_squares is None else self.right_squares[rows]
+        return GradientBlock(left=self.left[rows], right=self.right[rows], right_squares=squares)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +72,16 @@ def squared_norms(blocks: Sequence[GradientBlock]) -> Vector:
     total: Vector = np.zeros(len(blocks[0].left))
     for block in blocks:
         left = np.einsum("ij,ij->i", block.left, block.left)
-        total += left * np.einsum("ij,ij->i", block.right, block.right)
+        total += left * row_squares(block)
     return total
+
+
+def row_squares(block: GradientBlock) -> Vector:
+    """Return ‖right_i‖², shape (n,), in float64."""
+    if block.right_squares is not None:
+        return block.right_squares
+    squares: Vector = np.einsum("ij,ij->i", block.right, block.right, dtype=np.float64)
+    return squares
 
 
 def clip_factors(blocks: Sequence[GradientBlock], *, l2_clip_norm: float) -> Vector:
@@ -129,6 +152,8 @@ def clip_and_sum(
         len(blocks[0].left)
     }:
         raise ValueError("expected at least one gradient block, all with the same examples")
+    if any(block.is_single for block in blocks):
+        return _clip_and_sum_single(blocks, l2_clip_norm=l2_clip_norm, groups=groups)
     if groups is None:
         factors = clip_factors(blocks, l2_clip_norm=l2_clip_norm)
     elif groups.shape != (len(blocks[0].left),):
@@ -139,10 +164,29 @@ def clip_and_sum(
     num_nonfinite = len(factors) - len(kept)
     if num_nonfinite:  # 0 * NaN is NaN: such examples are taken out, not multiplied away
         factors = factors[kept]
-        blocks = [GradientBlock(left=b.left[kept], right=b.right[kept]) for b in blocks]
+        blocks = [block.of(kept) for block in blocks]
     sums = [((block.left * factors[:, None]).T @ block.right).ravel() for block in blocks]
     value = sums[0] if len(sums) == 1 else np.concatenate(sums)
     return ClippedSum(value=value, l2_sensitivity=l2_clip_norm, num_nonfinite=num_nonfinite)
+
+
+def _clip_and_sum_single(
+    blocks: Sequence[GradientBlock], *, l2_clip_norm: float, groups: NDArray[np.intp] | None
+) -> ClippedSum:
+    """Return the sum of one block whose large product is float32; the bound is for no other."""
+    if groups is not None or len(blocks) > 1:
+        raise ValueError(
+            "precision=float32 is for records clipped one by one, in a model of one trained layer"
+        )
+    (block,) = blocks
+    factors = clip_factors(blocks, l2_clip_norm=single_precision.charged_clip_norm(l2_clip_norm))
+    factors = np.where(single_precision.fit(row_squares(block)), factors, 0.0)
+    total = single_precision.sum_of_rows(block.left, np.asarray(block.right, np.float32), factors)
+    return ClippedSum(
+        value=total.ravel(),
+        l2_sensitivity=l2_clip_norm,
+        num_nonfinite=int(np.count_nonzero(factors == 0.0)),
+    )
 
 
 def _factors(squares: Vector, l2_clip_norm: float) -> Vector:

@@ -38,7 +38,7 @@ def transformed_norms(blocks: Sequence[GradientBlock], transform: ClipTransform)
     for block, center, scale in _parts(blocks, transform):
         inverse = 1.0 / scale
         shift = center * inverse
-        left, right = block.left, block.right
+        left, right = block.left, np.asarray(block.right, np.float64)
         first += _row_dots(np.square(left) @ np.square(inverse), np.square(right))
         second += _row_dots(left @ (shift * inverse), right)
         third += np.square(shift).sum(axis=1).sum()
@@ -78,6 +78,8 @@ def clip_and_sum_transformed(
         ValueError: If C is not positive or shapes disagree.
     """
     check_positive("l2_clip_norm", l2_clip_norm, allow_infinity=True)
+    if any(block.is_single for block in blocks):
+        raise ValueError("precision=float32 is not for clipping in an adaptive rule's transform")
     factors = transformed_clip_factors(
         blocks, transform=transform, l2_clip_norm=l2_clip_norm, groups=groups
     )
@@ -85,7 +87,7 @@ def clip_and_sum_transformed(
     num_nonfinite = len(factors) - len(kept)
     if num_nonfinite:
         factors = factors[kept]
-        blocks = [GradientBlock(left=b.left[kept], right=b.right[kept]) for b in blocks]
+        blocks = [block.of(kept) for block in blocks]
     total = float(factors.sum())
     sums = [
         (((block.left * factors[:, None]).T @ block.right - total * center) / scale).ravel()

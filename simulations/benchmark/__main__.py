@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from dpfed_kan.federated.runtimes import Ray, Workers
+from dpfed_kan.federated.runtimes import Precision, Ray, Workers
 from dpfed_kan.federated.server import rounds
 from dpfed_kan.federated.site import Broadcast
 from dpfed_kan.kan import KANGradients, TwoLayerKAN
@@ -53,9 +53,9 @@ from simulations.benchmark.peers import peers
 Row = dict[str, Any]
 
 
-def fused(dim: int, num_sites: int, num_rounds: int) -> Row:
-    """The default runtime beside the bare loop."""
-    return _beside_bare(dim, num_sites, num_rounds, by_messages=False)
+def fused(dim: int, num_sites: int, num_rounds: int, precision: Precision = "float64") -> Row:
+    """The default runtime beside the bare loop, which is float64."""
+    return _beside_bare(dim, num_sites, num_rounds, by_messages=False, precision=precision)
 
 
 def by_messages(dim: int, num_sites: int, num_rounds: int) -> Row:
@@ -89,9 +89,21 @@ def add_extra_site(rows: list[Row]) -> None:
             row["framework_us_an_extra_site"] = (next(taken) - next(taken)) / more
 
 
-def _beside_bare(dim: int, num_sites: int, num_rounds: int, *, by_messages: bool) -> Row:
+def _beside_bare(
+    dim: int,
+    num_sites: int,
+    num_rounds: int,
+    *,
+    by_messages: bool,
+    precision: Precision = "float64",
+) -> Row:
     warm_up = 5
-    experiment = job(dim=dim, num_sites=num_sites, num_rounds=max(400, warm_up + num_rounds))
+    experiment = job(
+        dim=dim,
+        num_sites=num_sites,
+        num_rounds=max(400, warm_up + num_rounds),
+        precision=precision,
+    )
     with tempfile.TemporaryDirectory() as scratch:
         start = time.perf_counter()
         plan = PreparedRun.of(experiment, experiment.streams())
@@ -104,6 +116,7 @@ def _beside_bare(dim: int, num_sites: int, num_rounds: int, *, by_messages: bool
             times = interleaved(loops, num_rounds=num_rounds, warm_up=warm_up - 1)
     return {
         "runtime": "in_process" if by_messages else "fused",
+        "precision": precision,
         "dim": dim,
         "num_sites": num_sites,
         "bare_ms": times["bare"].summary()["wall_ms"],
@@ -245,6 +258,7 @@ def main() -> None:
                 match part:
                     case "fused":
                         rows += [fused(dim, k, options.rounds) for k in options.sites]
+                        rows.append(fused(dim, options.sites[0], options.rounds, "float32"))
                     case "messages":
                         few = [k for k in options.sites if k <= 64]
                         of_dim = [by_messages(dim, k, max(20, options.rounds // k)) for k in few]

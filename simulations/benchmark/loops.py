@@ -17,7 +17,7 @@ import numpy as np
 from dpfed_kan.data.federation import IID, FederatedData
 from dpfed_kan.data.synthetic import SyntheticLogistic
 from dpfed_kan.experiment import Experiment, PrivacySettings
-from dpfed_kan.federated.runtimes import Fused, InProcess
+from dpfed_kan.federated.runtimes import Fused, InProcess, Precision
 from dpfed_kan.federated.server import RoundRefused, SumOverSites
 from dpfed_kan.federated.site import Broadcast, clipped_sum
 from dpfed_kan.flower.client_app import client_app
@@ -40,7 +40,13 @@ _HELD_OUT = 200
 
 
 def job(
-    *, dim: int, num_sites: int, num_rounds: int, correlation: float = 0.5, update: Any = None
+    *,
+    dim: int,
+    num_sites: int,
+    num_rounds: int,
+    correlation: float = 0.5,
+    update: Any = None,
+    precision: Precision = "float64",
 ) -> Experiment:
     """Return job J of the design notes."""
     records = max(RECORDS, num_sites)
@@ -57,7 +63,7 @@ def job(
         noise=GaussianNoise(noise_multiplier=KAPPA, correlation=correlation),
         privacy=PrivacySettings(l2_clip_norm=CLIP, target_epsilon=None, target_delta=1e-6),
         update=update or ProjectedSGD(learning_rate=ETA, projection_radius=RADIUS),
-        runtime=Fused(),
+        runtime=Fused(precision=precision),
         num_rounds=num_rounds,
         seed=0,
     )

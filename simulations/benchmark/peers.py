@@ -17,7 +17,7 @@ from simulations.benchmark.peer_job import Measure, PeerJob, Precision
 _WAYS: tuple[tuple[str, Precision], ...] = (
     ("user", "float32"),
     ("best", "float32"),
-    ("best", "float64"),  # as the product computes
+    ("best", "float64"),
 )
 _MODULES = {"pfl": "pfl_job", "opacus": "opacus_job"}
 
@@ -25,8 +25,9 @@ _MODULES = {"pfl": "pfl_job", "opacus": "opacus_job"}
 def peers(dim: int, sites: list[int], num_rounds: int) -> list[dict[str, Any]]:
     """Return what each peer that is installed takes over what the fused product takes.
 
-    The product is the whole of it, in float64, with ledger, metrics and checkpoints on disk, but
-    with independent noise, as the peers have. Opacus knows one site.
+    The product is the whole of it, with ledger, metrics and checkpoints on disk, but with
+    independent noise, as the peers have; in its default float64 beside what users write, in the
+    peer's precision beside the peer's best form. Opacus knows one site.
 
     Args:
         dim: d.
@@ -55,6 +56,7 @@ def _beside_fused(measure: Measure, planned: PeerJob, num_rounds: int, form: str
         num_sites=planned.num_sites,
         num_rounds=max(400, num_rounds + 5),
         correlation=0.0,
+        precision=planned.precision if form == "best" else "float64",
     )
     prepared = PreparedRun.of(experiment, experiment.streams())
     prepared.spent.epsilon(1)
