@@ -16,6 +16,7 @@ from dpfed_kan._validate import check_count
 from dpfed_kan.audit_forms import CONFIDENCE, OneRun, TwoRun, one_run, two_run
 from dpfed_kan.canary_run import Bug, CanaryRun
 from dpfed_kan.experiment import Experiment
+from dpfed_kan.federated.runtimes import Fused
 from dpfed_kan.privacy.joint_sampling import FixedSize
 from dpfed_kan.privacy.sampling import Cyclic, FullBatch, PoissonBatch
 from dpfed_kan.simulated_sites import SimulatedSites
@@ -104,6 +105,9 @@ def audit(
     if experiment.noise.noise_multiplier == 0:
         raise ValueError("noise=none: ε = ∞, and no audit can exceed it; choose noise=independent")
     experiment, note = _auditable(experiment, keep_sampling=keep_sampling)
+    if isinstance(experiment.runtime, Fused) and experiment.runtime.precision != "float64":
+        experiment = replace(experiment, runtime=replace(experiment.runtime, precision="float64"))
+        note += "; products in float64: what float32 rounds is proved and charged, not audited"
     streams = streams or experiment.streams()
     sites = SimulatedSites(experiment, streams)
     mechanism = experiment.mechanism(sites.num_records)

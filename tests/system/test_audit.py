@@ -148,6 +148,9 @@ def test_an_audit_says_what_it_did_not_audit(experiment: Make) -> None:
     kept = audit(experiment(), num_runs=0, num_canaries=120, keep_sampling=True)
     assert "does not know who joined" in kept.note
     assert kept.found.two_run is None
+    fused = {"_target_": "dpfed_kan.federated.runtimes.Fused", "precision": "float32"}
+    single = audit(experiment(runtime=fused), num_runs=4, num_canaries=120, num_rounds=3)
+    assert single.note.endswith("what float32 rounds is proved and charged, not audited")
     with pytest.raises(ValueError, match="no audit can exceed it"):
         audit(experiment(noise={"_target_": "dpfed_kan.privacy.noising.NoNoise"}))
     sized = {"_target_": "dpfed_kan.privacy.joint_sampling.FixedSize", "batch_size": 9}
