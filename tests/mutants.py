@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -1097,6 +1098,12 @@ def is_caught(mutant: Mutant) -> tuple[bool, str]:
         return process.exitcode == TESTS_FAILED, said[-900:]
 
 
+def timed(mutant: Mutant) -> tuple[bool, str, float]:
+    """Return what `is_caught` does, and the seconds that it took."""
+    start = time.monotonic()
+    return *is_caught(mutant), time.monotonic() - start
+
+
 def run_tests(copy: Path, tests: list[str], output: Path) -> None:
     """Run tests of a copy in this process, which has the heavy libraries and none of our modules.
 
@@ -1125,11 +1132,13 @@ def run_tests(copy: Path, tests: list[str], output: Path) -> None:
 def main(words: list[str]) -> int:
     chosen = [m for m in MUTANTS if all(word.lower() in m.name.lower() for word in words)]
     with ThreadPoolExecutor(max_workers=2) as pool:
-        results = list(pool.map(is_caught, chosen))
-    for mutant, (caught, output) in zip(chosen, results, strict=True):
-        print(f"{'caught ' if caught else 'MISSED '} {mutant.name}")
-        if not caught:
-            print(output)
+        results = []
+        for mutant, result in zip(chosen, pool.map(timed, chosen), strict=True):
+            results.append(result[:2])
+            caught, output, seconds = result
+            print(f"{'caught' if caught else 'MISSED'} {seconds:4.0f} s  {mutant.name}", flush=True)
+            if not caught:
+                print(output)
     if is_caught(CONTROL)[0]:
         print("the tests fail without a planted bug: nothing is shown")
         return 1
