@@ -23,9 +23,9 @@ IMPOSED = "hospital-3"
 STUDY = ["num_rounds=2", "privacy.target_epsilon=null", "noise.noise_multiplier=4.0"]
 # Flower derives the public key that it shows from the private one; this shows another's
 BORROWED = """
-import sys
+import importlib, sys
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-from flwr.supernode.cli import flower_supernode as cli
+cli = importlib.import_module("flwr.supernode.cli.flower_supernode")
 public = load_ssh_public_key(open(sys.argv.pop(1), "rb").read())
 keys = cli._try_setup_client_authentication
 cli._try_setup_client_authentication = lambda args: (keys(args)[0], public)
@@ -76,7 +76,7 @@ def test_a_supernode_without_the_key_of_a_site_is_refused_and_logged(
     before = up.processes.log("superlink").stat().st_size
     done = subprocess.run(
         supernode(up, *words, state=tmp_path / "state", binary=binary),
-        env=up.environment() | environment(),
+        env=environment() | up.environment(),
         capture_output=True,
         text=True,
         timeout=120,
@@ -93,6 +93,7 @@ def test_a_supernode_without_the_key_of_a_site_is_refused_and_logged(
 def test_no_hospitals_data_moves_without_the_third_one(up: PilotDirectory, tmp_path: Path) -> None:
     words = ["run", str(up.path), str(tmp_path / "out"), *STUDY, "runtime.meeting_timeout=15"]
     done = pilot(*words)
+    print(done.stdout)
     assert done.returncode == 1
     assert f"have 2, need 3: missing {IMPOSED} ({IMPOSED}: not heard of" in done.stdout
     assert not (tmp_path / "out" / "ledger.jsonl").exists()
