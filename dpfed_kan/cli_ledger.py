@@ -35,7 +35,11 @@ def add_ledger(verbs: Any) -> None:
         ("show", _show, "every run with what it is charged"),
         ("verify", _verify, "walk the chain; exit code 1 if a row is not as it was written"),
         ("export", _export, "every row as JSON, or every run as CSV"),
-        ("close", _close, "end a run for good: what it can no longer spend is given back"),
+        (
+            "close",
+            _close,
+            "end a run that stopped early: what it can no longer spend is given back",
+        ),
     ):
         parser = asked.add_parser(name, help=text, description=text)
         parser.add_argument("path", type=Path, help="the ledger, an SQLite file")
@@ -118,7 +122,7 @@ def _show(options: argparse.Namespace) -> None:
     console.print(summed)
     console.print(
         "Charges on the same records add up, whatever was chosen after seeing what; open runs are "
-        "charged as if they ended.",
+        "charged as if they ended. A complete run costs the same closed or not.",
         highlight=False,
     )
     console.print(f"head: {found.head}", highlight=False, soft_wrap=True)
@@ -188,7 +192,7 @@ def _facts(entry: RunEntry) -> dict[str, Any]:
         entry.site,
         entry.data_set,
         entry.plan.sha256,
-        "open" if entry.closed is None else "closed",
+        _state(entry),
         0 if entry.last_round is None else entry.last_round + 1,
         entry.whole.num_rounds,
         entry.charge.num_rounds,
@@ -197,3 +201,9 @@ def _facts(entry: RunEntry) -> dict[str, Any]:
         entry.charge.method,
     )
     return dict(zip(_FACTS, values, strict=True))
+
+
+def _state(entry: RunEntry) -> str:
+    if entry.closed is not None:
+        return "closed"
+    return "complete" if entry.complete else "open"

@@ -47,6 +47,21 @@ def test_show_says_what_each_run_is_charged(path: Path, capsys: pytest.CaptureFi
         assert words in shown
 
 
+def test_a_run_whose_rounds_were_all_answered_is_complete(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = open_ledger(path.parent)
+    for t in range(8):
+        ledger.commit("second", t, broadcast=f"b{t}", reply=f"r{t}")
+    ledger.chain.close()
+    runs = json.loads(said(capsys, "show", path, "--json"))["runs"]
+    assert [run["state"] for run in runs] == ["closed", "complete", "open"]
+    epsilon = [run["epsilon"] for run in runs]
+    said(capsys, "close", path, "second")
+    closed = json.loads(said(capsys, "show", path, "--json"))["runs"]
+    assert [run["epsilon"] for run in closed] == epsilon
+
+
 def test_verify_passes_a_whole_ledger(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = said(capsys, "verify", path)
     assert "15 rows, each as it was written" in shown

@@ -11,7 +11,7 @@ from dpfed_kan.cli import main
 from dpfed_kan.report import as_json, save
 from dpfed_kan.run import Run, resume, run
 from dpfed_kan.sites.data_set import SiteKey, identify
-from dpfed_kan.sites.ledger import SiteLedger
+from dpfed_kan.sites.ledger import Request, SiteLedger
 from dpfed_kan.sites.policy import Policy
 from dpfed_kan.streams import Streams
 from tests.sites.sitekit import records
@@ -106,7 +106,7 @@ def site_with_two_runs(tmp_path: Path, result: Any) -> Path:
         metrics_may_leave=False,
     )
     for name in ("earlier", "this"):
-        ledger.reserve(
+        asked = Request(
             run=name,
             plan=result.plan,
             site="site-1",
@@ -115,6 +115,7 @@ def site_with_two_runs(tmp_path: Path, result: Any) -> Path:
             streams=f"{name}{Streams.from_entropy().key.hex()}",
             streams_are_seeded=False,
         )
+        ledger.reserve(asked)
     ledger.chain.close()
     return tmp_path / "site.ledger"
 

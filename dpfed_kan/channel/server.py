@@ -69,6 +69,7 @@ class ChannelServer:
         self._change = threading.Condition()
         self._frames: dict[str, tuple[int, bytes]] = {}  # what each site is to answer, numbered
         self._connection: dict[str, int] = {}  # the latest of each site; an older one ends
+        self._failed: set[str] = set()  # those of whom no connection is to be expected
         self._inbox: Inbox | None = None
         self._late: set[tuple[str, int]] = set()  # rounds that went on without a site
         self._ended = False
@@ -93,6 +94,20 @@ class ChannelServer:
         self.address = f"{address.rpartition(':')[0]}:{port}"
         self._server.start()
 
+    def meet(self, *, timeout: float) -> None:
+        """Wait until every site has connected once or will not, so that no round pays for it.
+
+        Args:
+            timeout: Seconds; who is missing then is missing in the first round.
+        """
+        deadline = time.monotonic() + timeout
+        with self._change:
+            while (
+                set(self._sites) - self._connection.keys() - self._failed
+                and (left := deadline - time.monotonic()) > 0
+            ):
+                self._change.wait(left)
+
     def collect(self, broadcast: Broadcast, inbox: Inbox, *, timeout: float) -> None:
         """Send a broadcast to every site; put what comes back in time into the inbox."""
         deadline = time.monotonic() + timeout
@@ -111,6 +126,7 @@ class ChannelServer:
     def fail(self, site: str, problem: str) -> None:
         """Take note that a site will not connect."""
         with self._change:
+            self._failed.add(site)
             if self._inbox is not None:
                 self._inbox.refuse(site, problem)
             self._change.notify_all()

@@ -12,7 +12,7 @@ from dpfed_kan.channel.client import serve
 from dpfed_kan.data.encoding import read_records
 from dpfed_kan.data.federation import hold_out
 from dpfed_kan.data.records import Records
-from dpfed_kan.deployment.guarding import answer, guard
+from dpfed_kan.deployment.guarding import answer, approve, guard
 from dpfed_kan.deployment.site_files import SiteFiles
 from dpfed_kan.deployment.study import Study, described_columns
 from dpfed_kan.federated.refusal import Refusal
@@ -115,6 +115,47 @@ def open_site(files: SiteFiles, study: Study) -> DeployedSite:
         Refusal: If the site says no.
         ValueError: If a file cannot be used; for the site's own eyes.
     """
+    site, train, held_out = _read(files, study)
+    guarded = files.policy is not None and study.num_records is not None
+    return DeployedSite(
+        files=files,
+        study=study,
+        site=guard(site, files=files, study=study, train=train) if guarded else site,
+        num_records=site.num_records,
+        num_params=site.gradients.num_params,
+        held_out=held_out,
+    )
+
+
+def facts(files: SiteFiles, study: Study) -> SiteFacts:
+    """Return what a site says before round 0; to a study whose sizes are known, also yes or no.
+
+    A site that is not in the study says its name alone; one with another schema, what that
+    declares. Nothing is set aside in the site's ledger.
+
+    Raises:
+        Refusal: If the site says no: to the plan by its policy, or for another reason.
+        ValueError: If a file cannot be used; for the site's own eyes.
+    """
+    if files.site not in study.source.sites:
+        return SiteFacts(site=files.site, columns=())
+    columns = described_columns(load_schema(files.schema))
+    if columns != described_columns(study.source.schema):
+        return SiteFacts(site=files.site, columns=columns)
+    site, train, held_out = _read(files, study)
+    if files.policy is not None and study.num_records is not None:
+        approve(site, files=files, study=study, train=train)
+    return SiteFacts(
+        site=files.site,
+        columns=columns,
+        num_records=site.num_records,
+        num_params=site.gradients.num_params,
+        num_classes=held_out.num_classes or 0,
+    )
+
+
+def _read(files: SiteFiles, study: Study) -> tuple[Site, Records, Records]:
+    """Return the site without its guard, what it trains on, and what it holds out."""
     experiment = study.experiment
     if files.site not in study.source.sites:
         raise Refusal("this site is not in the study")
@@ -152,40 +193,7 @@ def open_site(files: SiteFiles, study: Study) -> DeployedSite:
         streams=draws,
         patients=patients,
     )
-    guarded = files.policy is not None and study.num_records is not None
-    return DeployedSite(
-        files=files,
-        study=study,
-        site=guard(site, files=files, study=study, train=train) if guarded else site,
-        num_records=num_records,
-        num_params=gradients.num_params,
-        held_out=records.take(np.flatnonzero(held_out)),
-    )
-
-
-def facts(files: SiteFiles, study: Study) -> SiteFacts:
-    """Return what a site says before round 0.
-
-    A site that is not in the study says its name alone; one with another schema, what that
-    declares.
-
-    Raises:
-        Refusal: If the site says no for another reason.
-        ValueError: If a file cannot be used; for the site's own eyes.
-    """
-    if files.site not in study.source.sites:
-        return SiteFacts(site=files.site, columns=())
-    columns = described_columns(load_schema(files.schema))
-    if columns != described_columns(study.source.schema):
-        return SiteFacts(site=files.site, columns=columns)
-    opened = open_site(files, study)
-    return SiteFacts(
-        site=files.site,
-        columns=columns,
-        num_records=opened.num_records,
-        num_params=opened.num_params,
-        num_classes=opened.held_out.num_classes or 0,
-    )
+    return site, train, records.take(np.flatnonzero(held_out))
 
 
 def _streams(files: SiteFiles, study: Study) -> tuple[Streams, Streams]:

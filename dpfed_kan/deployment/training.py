@@ -24,7 +24,7 @@ from dpfed_kan.deployment.transports import collecting
 from dpfed_kan.experiment import Experiment
 from dpfed_kan.federated.replies import exchange_over
 from dpfed_kan.federated.server import rounds
-from dpfed_kan.flower.deployed_exchange import gather_metrics, meet
+from dpfed_kan.flower.deployed_exchange import ask_approval, gather_metrics, meet
 from dpfed_kan.flower.deployed_records import SiteFacts
 from dpfed_kan.flower.runtimes import Grid
 from dpfed_kan.kan import KANParams
@@ -175,6 +175,8 @@ def _train(
     state = directory.load_checkpoint() or experiment.update.start(
         start.trainable, num_rounds=experiment.num_rounds
     )
+    if state.num_steps < experiment.num_rounds:
+        ask_approval(grid, nodes, facts, settings=study.settings(), timeout=runtime.meeting_timeout)
     directory.drop_metrics_after(state.num_steps)
     ledger = Ledger(mechanism=server.mechanism, num_records=num_records, path=directory.ledger_path)
     layout = port.layout(port.fixed(experiment.model, study.input_dim), study.input_dim)

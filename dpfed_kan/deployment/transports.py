@@ -48,6 +48,7 @@ def collecting(grid: Grid, nodes: Nodes, study: Study, *, dimension: int) -> Ite
     try:
         watch.offer(nodes)
         watch.start()
+        server.meet(timeout=runtime.meeting_timeout)
         yield collect
     finally:
         server.close()

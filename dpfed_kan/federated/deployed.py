@@ -22,7 +22,8 @@ class Deployed:
             contributing zero; noise and divisor are the same either way.
         num_threads: Of the server's matrix products.
         timeout: Seconds to wait for the replies of a round.
-        meeting_timeout: Seconds to wait for the sites before round 0.
+        meeting_timeout: Seconds of each wait before round 0: for the sites, for their yes to the
+            plan, for their connections.
         channel_address: host:port that the server listens at, and that sites connect to.
         channel_certificate: Path of its certificate, PEM.
         channel_key: Path of that certificate's private key, PEM.

@@ -175,6 +175,39 @@ def meet(
     return {site: nodes[site] for site in need}, {site: facts[site] for site in need}
 
 
+def ask_approval(
+    grid: Grid, nodes: Nodes, facts: Mapping[str, SiteFacts], *, settings: str, timeout: float
+) -> None:
+    """Have every site say yes or no to the plan, once the sizes of all are known.
+
+    A yes sets nothing aside: a site looks again when it is asked to work.
+
+    Args:
+        grid: Flower's.
+        nodes: Site name to node id.
+        facts: Site name to what it has said when they met.
+        settings: Of the study, planned.
+        timeout: Seconds to wait for all.
+
+    Raises:
+        RoundRefused: If a site says no, nothing, or other facts than before; each is named.
+    """
+    problems = {site: f"no answer to the plan within {timeout:g} s" for site in nodes}
+    contents = dict.fromkeys(nodes, encode_query(settings))
+    for site, message in ask(grid, nodes, contents, MessageType.QUERY, timeout=timeout):
+        try:
+            if message.has_error():
+                raise WireError(why(message.error))
+            if decode_site_facts(message.content) != facts[site]:
+                raise WireError("its facts are not those that it told before")
+        except WireError as error:
+            problems[site] = str(error)
+        else:
+            del problems[site]
+    if problems:
+        raise refused(_BEFORE, problems, have=set(nodes) - set(problems), need=nodes)
+
+
 def offer_channel(
     grid: Grid, nodes: Nodes, *, settings: str, offers: Mapping[str, ChannelOffer]
 ) -> dict[str, str]:

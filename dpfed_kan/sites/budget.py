@@ -74,7 +74,7 @@ def _no_room(
     related: list[RunEntry], total: Spending, policy: Policy, *, asked: Charge
 ) -> PlanRefused:
     before = spent_together(related, policy)
-    still_open = sum(entry.closed is None for entry in related)
+    still_open = sum(entry.closed is None and not entry.complete for entry in related)
     return PlanRefused(
         rule="budget_epsilon" if total.epsilon > policy.budget_epsilon else "budget_delta",
         asked=f"ε={asked.epsilon:.4g} at δ={asked.delta:g}, which makes ε={total.epsilon:.4g} at "
@@ -82,5 +82,9 @@ def _no_room(
         f"{before.num_runs} runs on these records have spent or reserved",
         allowed=f"ε={policy.budget_epsilon:g} at δ={policy.budget_delta:g} for ever",
         way_out="plan for less"
-        + (f", or close those of {still_open} open runs that are over" if still_open else ""),
+        + (
+            f", or close those of {still_open} open runs that will not be gone on with"
+            if still_open
+            else ""
+        ),
     )

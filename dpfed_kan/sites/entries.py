@@ -43,6 +43,11 @@ class RunEntry:
     closed: Charge | None
 
     @property
+    def complete(self) -> bool:
+        """Whether the last round was answered: nothing more can be spent, nothing given back."""
+        return self.last_round == self.whole.num_rounds - 1
+
+    @property
     def charge(self) -> Charge:
         """What counts against the budget: all rounds while the run is open."""
         if self.closed is not None:

@@ -10,7 +10,7 @@ from dpfed_kan.federated.site import Broadcast, Reply, Site
 from dpfed_kan.privacy.clipping import Vector
 from dpfed_kan.sites.data_set import DataSet
 from dpfed_kan.sites.entries import RunEntry
-from dpfed_kan.sites.ledger import SiteLedger
+from dpfed_kan.sites.ledger import Request, SiteLedger
 from dpfed_kan.sites.plan import Plan, canonical
 from dpfed_kan.sites.policy import PlanRefused, Policy
 
@@ -94,10 +94,44 @@ def open_site(
         PlanRefused: Naming the rule that is broken.
         LedgerError: If the run cannot be gone on with, or the ledger not be written.
     """
+    ledger.reserve(_asked(site, run, plan, policy, ledger, data_set))
+    return GuardedSite(site=site, run=run, plan=plan, ledger=ledger)
+
+
+def check_run(
+    site: Site,
+    *,
+    run: str,
+    plan: Plan,
+    policy: Policy,
+    ledger: SiteLedger,
+    data_set: DataSet,
+) -> None:
+    """Say no to a run wherever `open_site` would now; nothing is set aside, nothing promised.
+
+    Args:
+        site: As in `open_site`, like all others.
+        run: Name of the run.
+        plan: That the study asks for.
+        policy: The site's.
+        ledger: The site's.
+        data_set: Of the site's records.
+
+    Raises:
+        PlanRefused: Naming the rule that is broken.
+        LedgerError: If the run cannot be gone on with.
+    """
+    ledger.check(_asked(site, run, plan, policy, ledger, data_set))
+
+
+def _asked(
+    site: Site, run: str, plan: Plan, policy: Policy, ledger: SiteLedger, data_set: DataSet
+) -> Request:
+    """Return what is asked of the ledger, after every other rule."""
     policy.check(plan, site=site.name)
     _check_seed(site, policy)
     _check_site(site, plan, data_set)
-    ledger.reserve(
+    return Request(
         run=run,
         plan=plan,
         site=site.name,
@@ -106,7 +140,6 @@ def open_site(
         streams=ledger.key.digest("streams", site.streams.key),
         streams_are_seeded=site.streams.seeded,
     )
-    return GuardedSite(site=site, run=run, plan=plan, ledger=ledger)
 
 
 def _check_seed(site: Site, policy: Policy) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from dpfed_kan.sites.budget import admitted, check_lowered, comparable, spent_together
@@ -17,6 +18,29 @@ from dpfed_kan.sites.spending import Charge, Spending, price
 from dpfed_kan.sites.verifying import verify
 
 _FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a run asks of a site's budget.
+
+    Args:
+        run: Its name, the same after a crash.
+        plan: That the policy has approved.
+        site: This site's name in it.
+        policy: With the budget.
+        data_set: What it trains on.
+        streams: Keyed digest of the streams its batches are drawn from.
+        streams_are_seeded: Whether these are of a declared seed, which runs may share.
+    """
+
+    run: str
+    plan: Plan
+    site: str
+    policy: Policy
+    data_set: DataSet
+    streams: str
+    streams_are_seeded: bool
 
 
 class SiteLedger:
@@ -49,54 +73,40 @@ class SiteLedger:
         if begun["key_check"] != self._key_check:
             raise LedgerError(f"the ledger {path} was begun with another site key: use that one")
 
-    def reserve(
-        self,
-        *,
-        run: str,
-        plan: Plan,
-        site: str,
-        policy: Policy,
-        data_set: DataSet,
-        streams: str,
-        streams_are_seeded: bool,
-    ) -> RunEntry:
+    def check(self, asked: Request) -> None:
+        """Refuse what `reserve` would refuse now; nothing is written.
+
+        A yes is no promise: another run may take the room before this one reserves it.
+
+        Raises:
+            PlanRefused: As `reserve`.
+            LedgerError: As `reserve`.
+        """
+        entries = read_runs(self.chain)
+        if self._goes_on(entries, asked) is None:
+            admitted(
+                self._others(entries, asked), asked.plan, asked.site, _whole(asked), asked.policy
+            )
+
+    def reserve(self, asked: Request) -> RunEntry:
         """Set aside what all rounds of a run would cost, or refuse; one transaction.
 
         A run that was reserved before is gone on with, if nothing has changed.
-
-        Args:
-            run: Its name, the same after a crash.
-            plan: That the policy has approved.
-            site: This site's name in it.
-            policy: With the budget.
-            data_set: What it trains on.
-            streams: Keyed digest of the streams its batches are drawn from.
-            streams_are_seeded: Whether these are of a declared seed, which runs may share.
 
         Raises:
             PlanRefused: If the budget does not suffice, or streams would be used again.
             LedgerError: If the run is another one or over, or the ledger cannot be written.
         """
         whole = None
+        data_set = asked.data_set
         while True:
             entries = read_runs(self.chain)
-            known = [entry for entry in entries if entry.run == run]
-            if known:
-                entry = _same_run(known[0], plan, site, data_set, streams)
-                check_lowered(self._related(entries, data_set), entry, policy)
-                return entry
-            if not streams_are_seeded and any(entry.streams == streams for entry in entries):
-                raise PlanRefused(
-                    rule="fresh streams",
-                    asked="batches from the streams of an earlier run",
-                    allowed="each stream for one run",
-                    way_out="start the run with a fresh key of the operating system",
-                )
-            related = comparable(self._related(entries, data_set), policy)
-            whole = whole or price(
-                plan, site=site, num_rounds=plan.mechanism.num_rounds, delta=plan.target_delta
-            )
-            stop_delta = admitted(related, plan, site, whole, policy)
+            known = self._goes_on(entries, asked)
+            if known is not None:
+                return known
+            related = self._others(entries, asked)
+            whole = whole or _whole(asked)
+            stop_delta = admitted(related, asked.plan, asked.site, whole, asked.policy)
             with self.chain.writing():
                 if _charges(read_runs(self.chain)) != _charges(entries):
                     continue  # another process has charged something meanwhile
@@ -113,19 +123,41 @@ class SiteLedger:
                 append(
                     self.chain,
                     "reserve",
-                    run=run,
-                    plan=plan.as_plain(),
-                    plan_sha256=plan.sha256,
-                    site=site,
+                    run=asked.run,
+                    plan=asked.plan.as_plain(),
+                    plan_sha256=asked.plan.sha256,
+                    site=asked.site,
                     data_set=data_set.digest,
-                    streams=streams,
+                    streams=asked.streams,
                     arrangement=data_set.arrangement,
                     epsilon=whole.epsilon,
                     delta=whole.delta,
                     stop_delta=stop_delta,
                     method=whole.method,
                 )
-            return read_run(self.chain, run)
+            return read_run(self.chain, asked.run)
+
+    def _goes_on(self, entries: list[RunEntry], asked: Request) -> RunEntry | None:
+        """Return the run if it was reserved before and can be gone on with; None if it is new."""
+        for entry in entries:
+            if entry.run == asked.run:
+                _check_same(entry, asked)
+                check_lowered(self._related(entries, asked.data_set), entry, asked.policy)
+                return entry
+        return None
+
+    def _others(self, entries: list[RunEntry], asked: Request) -> list[RunEntry]:
+        """Return the runs whose cost counts with that of a new one."""
+        if not asked.streams_are_seeded and any(
+            entry.streams == asked.streams for entry in entries
+        ):
+            raise PlanRefused(
+                rule="fresh streams",
+                asked="batches from the streams of an earlier run",
+                allowed="each stream for one run",
+                way_out="start the run with a fresh key of the operating system",
+            )
+        return comparable(self._related(entries, asked.data_set), asked.policy)
 
     def check_round(self, run: str, round_index: int, *, broadcast: str) -> None:
         """Refuse a round before anything is computed for it.
@@ -219,17 +251,17 @@ class SiteLedger:
         return self.key.digest("key check", b"")
 
 
-def _same_run(entry: RunEntry, plan: Plan, site: str, data_set: DataSet, streams: str) -> RunEntry:
-    """Return a run that was reserved before, if it can be gone on with."""
+def _check_same(entry: RunEntry, asked: Request) -> None:
+    """Refuse to go on with a run that was reserved before as another one, or is closed."""
     where = f"the run {entry.run!r}"
     if entry.closed is not None:
         raise LedgerError(f"{where} is closed at this site; start a new one")
     same = {
-        "plan": entry.plan.sha256 == plan.sha256,
-        "site's name": entry.site == site,
-        "data set": entry.data_set == data_set.digest,
-        "order of the records": entry.arrangement == data_set.arrangement,
-        "streams": entry.streams == streams,
+        "plan": entry.plan.sha256 == asked.plan.sha256,
+        "site's name": entry.site == asked.site,
+        "data set": entry.data_set == asked.data_set.digest,
+        "order of the records": entry.arrangement == asked.data_set.arrangement,
+        "streams": entry.streams == asked.streams,
     }
     changed = [name for name, is_same in same.items() if not is_same]
     if changed:
@@ -237,7 +269,11 @@ def _same_run(entry: RunEntry, plan: Plan, site: str, data_set: DataSet, streams
             f"{where} was reserved with another {changed[0]}: it can only be gone on with as it "
             "was; start a new run"
         )
-    return entry
+
+
+def _whole(asked: Request) -> Charge:
+    rounds = asked.plan.mechanism.num_rounds
+    return price(asked.plan, site=asked.site, num_rounds=rounds, delta=asked.plan.target_delta)
 
 
 def _charges(entries: Sequence[RunEntry]) -> list[tuple[str, Charge]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -20,6 +23,7 @@ from dpfed_kan.flower.grid import InProcessGrid
 from dpfed_kan.pilot.certificates import make_certificates
 from dpfed_kan.pilot.trial import write_trial
 from dpfed_kan.schema_file import load_schema
+from dpfed_kan.sites.chain import Chain
 from tests.conftest import ROOT
 
 SITES = ("hospital-1", "hospital-2", "hospital-3")
@@ -121,6 +125,18 @@ class Trial:
             **more,
         }
         return {key: value for key, value in config.items() if value is not None}
+
+    def guarded(self, name: str = "policy", **rules: Any) -> list[Mapping[str, Any]]:
+        """Return nodes with the trial's policy but for some rules, in a file of this name."""
+        path = self.directory / f"{name}.yaml"
+        policy = yaml.safe_load((self.directory / "policy.yaml").read_text())
+        path.write_text(yaml.safe_dump(policy | rules))
+        return [self.node(site, policy=str(path)) for site in SITES]
+
+    def rows(self, site: str, event: str) -> list[Any]:
+        """Return what a site's ledger holds of one event."""
+        with closing(Chain(self.directory / "state" / site / "site.ledger")) as chain:
+            return [json.loads(row.content) for row in chain.rows(event)]
 
     def grid(self, *nodes: Mapping[str, Any]) -> ThreadedGrid:
         configs = nodes or tuple(self.node(site) for site in SITES)

@@ -10,14 +10,11 @@ import numpy as np
 import pytest
 import yaml
 
-from dpfed_kan.cli import main
 from dpfed_kan.deployment import training
 from dpfed_kan.deployment.reporting import deployment_as_json
 from dpfed_kan.federated.server import RoundRefused
 from dpfed_kan.page.page import as_page
-from dpfed_kan.report import save
 from dpfed_kan.run import run
-from dpfed_kan.sites.chain import Chain
 from dpfed_kan.streams import Streams
 from tests.deployment.conftest import SITES
 from tests.system.page_reading import read
@@ -208,70 +205,6 @@ def test_whatever_a_site_sends_as_metrics_the_page_is_made(trial, tmp_path, sent
     utility = read(as_page(report)).by_id("utility")
     assert SITES[0] in utility.text()
     assert not utility.all("b")
-
-
-def guarded_nodes(trial, **rules):
-    path = trial.directory / "strict.yaml"
-    policy = yaml.safe_load((trial.directory / "policy.yaml").read_text())
-    path.write_text(yaml.safe_dump(policy | rules))
-    return [trial.node(site, policy=str(path)) for site in SITES]
-
-
-def committed(trial, site):
-    path = trial.directory / "state" / site / "site.ledger"
-    return len(Chain(path).rows("commit"))
-
-
-def test_the_report_names_the_plan_that_the_sites_have_approved(trial, tmp_path):
-    found = training.train(trial.grid(*guarded_nodes(trial)), trial.deployed(), tmp_path / "real")
-    save(found.run.directory, deployment_as_json(found))
-    ledger = trial.directory / "state" / SITES[0] / "site.ledger"
-    main(["report", str(tmp_path / "real"), "--site-ledger", str(ledger)])
-    report = json.loads(found.run.directory.report_path.read_text())
-    (spent,) = report["statement"]["spent"]["to_date"]
-    assert spent["site"] == SITES[0]
-    assert spent["epsilon"] >= report["guarantee"]["epsilon_per_site"][SITES[0]]
-    said = read(found.run.directory.page_path.read_text()).by_id("setting").text()
-    assert "Every site answered in every round" in said
-
-
-@pytest.mark.parametrize("transport", ["deployed", "channel"])
-def test_behind_policies_and_ledgers_the_parameters_are_the_same(trial, tmp_path, transport):
-    experiment = getattr(trial, transport)()
-    found = training.train(trial.grid(*guarded_nodes(trial)), experiment, tmp_path / "real")
-    simulated = run(trial.simulated(), tmp_path / "simulated")
-    assert params(found.run.directory).tobytes() == params(simulated.directory).tobytes()
-    assert [committed(trial, site) for site in SITES] == [5, 5, 5]
-
-
-@pytest.mark.parametrize("transport", ["deployed", "channel"])
-@pytest.mark.parametrize(
-    ("rules", "told"),
-    [
-        ({"budget_epsilon": 0.1}, "rule budget"),
-        ({"max_sampling_prob": 0.1}, "rule max_sampling_prob: the study asks for 0.2"),
-        ({"min_records": 1000}, "rule min_records: the study asks for training on"),
-        ({"allowed_plans": ["00" * 32]}, "rule allowed_plans"),
-        ({"allow_seeded_streams": False}, "rule allow_seeded_streams"),
-    ],
-)
-def test_a_policy_that_says_no_is_told_by_its_rule_and_nothing_is_spent(
-    trial, tmp_path, transport, rules, told
-):
-    nodes = guarded_nodes(trial, **rules)
-    with pytest.raises(RoundRefused, match=f"the site refuses: {told}"):
-        training.train(trial.grid(*nodes), getattr(trial, transport)(), tmp_path / "real")
-    assert len((tmp_path / "real" / "ledger.jsonl").read_text().splitlines()) == 1
-    assert [committed(trial, site) for site in SITES] == [0, 0, 0]
-
-
-def test_a_target_epsilon_is_calibrated_once_and_its_plan_is_what_sites_approve(trial, tmp_path):
-    experiment = trial.deployed("noise.noise_multiplier=null", "privacy.target_epsilon=2")
-    nodes = guarded_nodes(trial, budget_epsilon=3.0)
-    found = training.train(trial.grid(*nodes), experiment, tmp_path / "first")
-    assert 1.9 < found.run.guarantee.epsilon <= 2.0
-    with pytest.raises(RoundRefused, match="the site refuses: rule budget"):
-        training.train(trial.grid(*nodes), experiment, tmp_path / "second")
 
 
 @pytest.mark.parametrize("transport", ["deployed", "channel"])

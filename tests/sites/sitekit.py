@@ -19,7 +19,7 @@ from dpfed_kan.privacy.noising import GaussianNoise
 from dpfed_kan.privacy.sampling import Poisson
 from dpfed_kan.sites.data_set import DataSet, SiteKey, identify
 from dpfed_kan.sites.entries import RunEntry
-from dpfed_kan.sites.ledger import SiteLedger
+from dpfed_kan.sites.ledger import Request, SiteLedger
 from dpfed_kan.sites.plan import Plan, SiteSize, columns_hash
 from dpfed_kan.sites.policy import Policy
 from dpfed_kan.streams import Streams
@@ -131,7 +131,19 @@ def reserve(
     streams: str | None = None,
     seeded: bool = False,
 ) -> RunEntry:
-    return ledger.reserve(
+    return ledger.reserve(request(run, of, under=under, over=over, streams=streams, seeded=seeded))
+
+
+def request(
+    run: str,
+    of: Plan,
+    *,
+    under: Policy | None = None,
+    over: DataSet | None = None,
+    streams: str | None = None,
+    seeded: bool = False,
+) -> Request:
+    return Request(
         run=run,
         plan=of,
         site="a",

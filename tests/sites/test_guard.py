@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import sqlite3
@@ -17,7 +18,7 @@ from dpfed_kan.federated.site import Broadcast
 from dpfed_kan.privacy.sampling import Poisson
 from dpfed_kan.privacy.transform import ClipTransform
 from dpfed_kan.sites.entries import read_run
-from dpfed_kan.sites.guard import GuardedSite, open_site
+from dpfed_kan.sites.guard import GuardedSite, check_run, open_site
 from dpfed_kan.sites.heads import LedgerError
 from dpfed_kan.sites.policy import PlanRefused
 from dpfed_kan.sites.verifying import verify
@@ -40,16 +41,19 @@ SEEDED = Streams.from_seed(0).for_site("a")
 
 
 def opened(directory: Path, run: str = "one", **given: Any) -> GuardedSite:
+    here, asked = asking(directory, run, **given)
+    return open_site(here, **asked)
+
+
+def asking(directory: Path, run: str = "one", **given: Any) -> tuple[Any, dict[str, Any]]:
     of = given.get("plan", plan(0.5))
-    here = given.get("site", site(of))
-    return open_site(
-        here,
-        run=run,
-        plan=of,
-        policy=given.get("policy", policy()),
-        ledger=open_ledger(directory),
-        data_set=given.get("data_set", data_set()),
-    )
+    return given.get("site", site(of)), {
+        "run": run,
+        "plan": of,
+        "policy": given.get("policy", policy()),
+        "ledger": open_ledger(directory),
+        "data_set": given.get("data_set", data_set()),
+    }
 
 
 def test_the_guard_changes_no_reply(tmp_path: Path) -> None:
@@ -96,10 +100,34 @@ def test_a_site_that_has_spent_08_of_1_refuses_03_before_any_gradient(tmp_path: 
 def test_a_refusal_comes_before_any_gradient_and_reserves_nothing(
     tmp_path: Path, changed: dict[str, Any], rule: str
 ) -> None:
-    with pytest.raises(PlanRefused) as no:
-        opened(tmp_path, **{"site": site(plan(0.5), Untouchable()), **changed})
-    assert no.value.rule == rule
+    here, asked = asking(tmp_path, **{"site": site(plan(0.5), Untouchable()), **changed})
+    for ask in (check_run, open_site):
+        with pytest.raises(PlanRefused) as no:
+            ask(here, **asked)
+        assert no.value.rule == rule
     assert open_ledger(tmp_path).chain.rows("reserve") == []
+
+
+def test_a_yes_before_the_run_writes_nothing_and_promises_nothing(tmp_path: Path) -> None:
+    here, asked = asking(tmp_path, site=site(plan(0.5), Untouchable()))
+    check_run(here, **asked)
+    events = [json.loads(row.content)["event"] for row in open_ledger(tmp_path).chain.rows()]
+    assert events == ["begin"]
+    opened(tmp_path, "another", plan=plan(0.8))
+    for ask in (check_run, open_site):
+        with pytest.raises(PlanRefused, match="budget_epsilon"):
+            ask(here, **asked)
+
+
+def test_a_run_that_goes_on_hears_yes_again_until_it_is_closed(tmp_path: Path) -> None:
+    here, asked = asking(tmp_path)
+    open_site(here, **asked)
+    check_run(here, **asked)
+    with pytest.raises(LedgerError, match="another streams"):
+        check_run(replace(here, streams=Streams.from_entropy()), **asked)
+    asked["ledger"].close_run("one")
+    with pytest.raises(LedgerError, match="closed at this site"):
+        check_run(here, **asked)
 
 
 def test_the_reservation_is_on_the_disk_before_the_first_gradient(tmp_path: Path) -> None:

@@ -65,6 +65,28 @@ def test_an_open_reservation_counts_as_spent(tmp_path: Path) -> None:
     reserve(ledger, "two", plan(0.3))
 
 
+@pytest.mark.parametrize("rounds", [range(8), (0, 7)])  # one that was skipped cannot come any more
+def test_a_complete_run_costs_the_same_closed_or_not_and_answers_nothing_new(
+    tmp_path: Path, rounds: Any
+) -> None:
+    ledger = open_ledger(tmp_path)
+    reserve(ledger, "one", plan(0.8))
+    answer(ledger, "one", *rounds[:-1])
+    assert not read_run(ledger.chain, "one").complete
+    answer(ledger, "one", rounds[-1])
+    left_open = read_run(ledger.chain, "one")
+    assert left_open.complete
+    for t in range(9):
+        with pytest.raises(LedgerError, match=r"another broadcast|was answered already|\[0, 8\)"):
+            ledger.commit("one", t, broadcast="another", reply="another")
+    answer(ledger, "one", 7)  # the server may have died before it had the last reply
+    with pytest.raises(PlanRefused) as no:
+        reserve(ledger, "two", plan(0.3))
+    assert "open runs" not in str(no.value)
+    assert ledger.close_run("one").charge == left_open.charge
+    assert left_open.charge.delta == 2 * DELTA
+
+
 def test_plans_fixed_in_advance_compose_to_less_than_their_sum(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
     fixed = policy(plans_chosen="in_advance")

@@ -7,8 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+from dpfed_kan.pilot.directory import PilotDirectory
 from tests.conftest import ROOT
 
 COMMAND_SECONDS = 420.0
@@ -73,3 +76,41 @@ def events(output_dir: Path) -> list[dict[str, object]]:
     text = path.read_text() if path.exists() else ""
     lines = text[: text.rfind("\n") + 1].splitlines()
     return [row["release"] for row in map(json.loads, lines) if "release" in row]
+
+
+def zeros(output_dir: Path) -> list[tuple[int, str]]:
+    """(round, site) of each zero that the server's ledger holds."""
+    path = output_dir / "ledger.jsonl"
+    text = path.read_text() if path.exists() else ""
+    lines = map(json.loads, text[: text.rfind("\n") + 1].splitlines())
+    return [(row["zero"]["round_index"], row["zero"]["site"]) for row in lines if "zero" in row]
+
+
+def start(directory: Path, output_dir: Path, *overrides: str) -> subprocess.Popen[bytes]:
+    """Start a training; what it says goes to OUTPUT_DIR.log."""
+    words = ["run", str(directory), str(output_dir), *overrides]
+    with output_dir.with_name(f"{output_dir.name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "dpfed_kan.cli", "pilot", *words],
+            env=environment(),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def await_that(what: Callable[[], object], *, seconds: float, every: float = 0.05) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s"
+        time.sleep(every)
+
+
+def clients(directory: Path, site: str) -> list[int]:
+    """The client processes of a site that live."""
+    recorded = {s.name: s.pid for s in PilotDirectory(directory).processes.running()}
+    return [
+        pid
+        for pid, session, words in listed()
+        if session == recorded.get(site) and "flwr-clientapp" in words
+    ]
