@@ -119,11 +119,13 @@ def finish(directories: Sequence[Path]) -> None:
 
     from dpfed_kan.cli_sweep import cost_of, show
     from dpfed_kan.sweep import read_sweep
+    from dpfed_kan.sweep_cost import leave_cost
 
     bad = []
     for directory in directories:
         sweep = read_sweep(directory)
         cost, problem = cost_of(sweep)
+        leave_cost(sweep, cost)
         show(sweep, Console(), cost=cost, problem=problem)
         print(f"`dpfed-kan sweep {directory}` writes the table as CSV and HTML", flush=True)
         bad += [run for run in sweep.runs if run.status != "ok"]

@@ -23,6 +23,7 @@ from dpfed_kan.privacy.joint_sampling import total_batch_size
 from dpfed_kan.privacy.ledger import Ledger
 from dpfed_kan.privacy.noising import standard_normals
 from dpfed_kan.simulated_sites import SimulatedSites
+from dpfed_kan.update.rule import UpdateState
 from dpfed_kan.update.sgd import ProjectedSGD
 from simulations.correlated_noise.train import ETA, at_noise, fused_under, job
 
@@ -68,7 +69,7 @@ def deviation(experiment: Experiment, sites: SimulatedSites) -> Deviation:
         sums.append(total.value / batch_size)
         return total
 
-    state = rule.start(sites.params.trainable, num_rounds=mechanism.num_rounds)
+    state: UpdateState = rule.start(sites.params.trainable, num_rounds=mechanism.num_rounds)
     states = rounds(
         Server(
             mechanism=mechanism,

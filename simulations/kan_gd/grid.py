@@ -146,7 +146,7 @@ def descend(
 
 
 def run(task: Task, cell: Cell) -> dict[str, Any]:
-    """Run a cell: dp_gd of one T, or gd of all T at once, whose runs are each other's beginnings."""
+    """Run a cell: dp_gd of one T; gd of all T at once, the shorter being the longer's beginning."""
     steps = cell.get("steps", max(task.steps))
     plan = mechanism(cell["form"], task, steps)
     stops = (steps,) if "steps" in cell else task.steps
