@@ -1,5 +1,6 @@
 """Beside Figure 2: the shifted iterate, clipping that the step makes up for, and the ball."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,8 @@ from dpfed_kan.update.adam import DPAdam
 from dpfed_kan.update.sgd import ProjectedSGD
 from simulations.correlated_noise.clipping import at_clip, in_ball, run, share_clipped
 from simulations.correlated_noise.shifted_iterate import deviation
-from simulations.correlated_noise.train import at_noise, job
+from simulations.correlated_noise.train import at_noise, job, train
+from tests.conftest import ROOT
 
 PLAIN = replace(job("synthetic", mnist_root=None, seed=0), num_rounds=40)
 
@@ -97,3 +99,33 @@ def test_a_smaller_ball_is_left_more_often_and_correlated_noise_leaves_it_less(
     }
     assert share[4.0, 0.0] > 0.5 > share[4.0, 0.9]
     assert share[64.0, 0.0] == 0
+
+
+EXPECTED = json.loads((ROOT / "simulations" / "correlated_noise" / "expected.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("result", "cell"),
+    [
+        ("figure_2", {"kappa": 11.8, "correlation": 0.9}),
+        ("clipping", {"clip": 0.25, "kappa": 6.3, "correlation": 0.5}),
+        ("ball", {"radius": 8.0, "kappa": 6.3, "correlation": 0.0}),
+    ],
+)
+def test_a_cell_that_is_run_again_is_what_was_expected(
+    sites: SimulatedSites, result: str, cell: dict[str, float]
+) -> None:
+    """Seed 0 of the synthetic set, all 400 rounds."""
+    (row,) = (
+        row
+        for row in EXPECTED[result]
+        if (cell | {"data": "synthetic", "seed": 0}).items() <= row.items()
+    )
+    whole = job("synthetic", mnist_root=None, seed=0)
+    if result == "figure_2":
+        noisy = replace(whole, noise=at_noise(cell["kappa"], cell["correlation"]))
+        found = train(noisy, sites, noisy.mechanism(sites.num_records))
+    else:
+        found = run(whole, sites, cell)
+    for name in set(found) & set(row):
+        assert found[name] == pytest.approx(row[name], abs=2e-3), name
