@@ -8,6 +8,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from dpfed_kan.config import build
+from dpfed_kan.flower_app import compose as compose_for_flower
 from dpfed_kan.privacy.noising import GaussianNoise, NoNoise
 from simulations.correlated_noise import fixed_epsilon
 from simulations.correlated_noise.train import at_noise, job
@@ -94,3 +95,8 @@ def test_every_experiment_says_what_a_sweep_of_it_runs(name: str) -> None:
         assert f"# what -m runs: {number} runs" in text
     assert number > 1
     assert f"`{name}`" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_flowers_own_command_takes_an_experiment_too() -> None:
+    found = compose_for_flower("+experiment=figure_2_synthetic num_rounds=3")
+    assert found == experiment("figure_2_synthetic", "num_rounds=3", "runtime=in_process")
