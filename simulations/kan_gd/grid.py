@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,12 +168,14 @@ def main() -> None:
     parser.add_argument("--data", required=True, choices=DATA_SETS)
     parser.add_argument("--forms", nargs="+", default=["dp_gd", "gd"], choices=["dp_gd", "gd"])
     parser.add_argument("--widths", nargs="+", type=int, default=list(WIDTHS))
+    parser.add_argument("--steps", nargs="+", type=int, help="those of the data set if left out")
     parser.add_argument("--rates", nargs="+", type=float, help="those of the data set if left out")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     options = parser.parse_args()
     with threadpool_limits(1):
         for seed in options.seeds:
             task = load(options.data, root=options.root, seed=seed)
+            task = replace(task, steps=tuple(sorted(options.steps or task.steps)))
             cells = [
                 {"data": options.data, "form": form, "width": width, "rate": rate, "seed": seed}
                 | ({"steps": steps} if form == "dp_gd" else {})

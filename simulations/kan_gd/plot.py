@@ -70,7 +70,7 @@ def chosen(
         complete = {eta: each for eta, each in by_rate.items() if len(each) == most}
 
         def loss(eta: float, complete: Mapping[float, Sequence[Row]] = complete) -> float:
-            return statistics.mean(row["training_loss"] for row in complete[eta])
+            return float(statistics.mean(row["training_loss"] for row in complete[eta]))
 
         best = min(complete, key=loss)
         accuracies = [row["test_accuracy"] for row in complete[best]]
