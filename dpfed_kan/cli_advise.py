@@ -134,9 +134,10 @@ def verdict(rows: Sequence[Advice]) -> str:
 def descent(steps: int) -> str:
     """Say in words how long full-batch descent should be."""
     return (
-        f"Full batches with both layers trained: T of about n ε/√d = {steps} steps and a moderate "
-        "width, by the order of [KAN-GD] arXiv 2601.22409, whose constant is not known: try a "
-        "quarter of it and four times as many. What was seen: simulations/kan_gd."
+        f"Full batches with both layers trained: T of about n ε/√d = {steps} steps at a learning "
+        "rate η near 1 (at others it is η T that counts) and a moderate width, by the order of "
+        "[KAN-GD] arXiv 2601.22409, whose constant is not known. What was seen beside it: "
+        "simulations/kan_gd."
     )
 
 

@@ -10,9 +10,9 @@ from dpfed_kan._validate import check_count, check_positive
 def moderate_steps(*, num_records: int, epsilon: float, input_dim: int) -> int:
     """Return T of about n ε/√d, at least 1: where optimization, 1/T, meets noise, √d/(n ε).
 
-    An order of magnitude for DP-GD on all records with a moderate width, not an optimum: the
-    constant is not known, and step size, clip and δ do not enter. What was seen beside it is in
-    simulations/kan_gd.
+    An order of magnitude for DP-GD on all records with a moderate width and a step size η of order
+    one, not an optimum: the constant is not known, and clip and δ do not enter. At another η it is
+    η T that counts; what was seen is in simulations/kan_gd.
 
     Args:
         num_records: n ≥ 1, over all sites.
