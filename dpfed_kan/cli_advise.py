@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpfed_kan.privacy.advising import Advice, advise
+from dpfed_kan.privacy.descent_advice import moderate_steps
 from dpfed_kan.privacy.mechanism import NEIGHBORING_RELATIONS
 from dpfed_kan.privacy.sampling import FullBatch
 
@@ -36,6 +37,12 @@ def add_advise(verbs: Any) -> None:
         default="zero_out",
         help="what may differ between neighbours; default zero_out",
     )
+    parser.add_argument(
+        "--input-dim",
+        type=int,
+        help="d: says also how many steps of full-batch descent [KAN-GD] advises; with --json the "
+        "answer is then an object",
+    )
     parser.add_argument("--plot", type=Path, help="write a picture here (extra plots)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(answer=_advise)
@@ -44,6 +51,11 @@ def add_advise(verbs: Any) -> None:
 def _advise(options: argparse.Namespace) -> None:
     if options.plot is not None and options.plot.suffix not in (".png", ".pdf", ".svg"):
         raise ValueError(f"expected --plot {options.plot} to end in .png, .pdf or .svg")
+    steps = None
+    if options.input_dim is not None:
+        steps = moderate_steps(
+            num_records=options.records, epsilon=options.epsilon, input_dim=options.input_dim
+        )
     rows = advise(
         target_epsilon=options.epsilon,
         target_delta=options.delta,
@@ -56,11 +68,14 @@ def _advise(options: argparse.Namespace) -> None:
         plot(rows, options.plot, title=_title(options))
     if options.json:
         named = [asdict(row) | {"sampling": row.sampling.describe()} for row in rows]
-        print(json.dumps(named, indent=2, ensure_ascii=False, allow_nan=False))
+        answer = named if steps is None else {"ranked": named, "full_batch_steps": steps}
+        print(json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False))
         return
     console = Console()
     console.print(as_table(rows, title=_title(options)))
     console.print(verdict(rows), highlight=False)
+    if steps is not None:
+        console.print(descent(steps), highlight=False)
 
 
 def _title(options: argparse.Namespace) -> str:
@@ -114,6 +129,16 @@ def verdict(rows: Sequence[Advice]) -> str:
         second = best[1].sampling.describe()
         words.append(f"Full batches differentiate every record in every round; next: {second}.")
     return " ".join(words)
+
+
+def descent(steps: int) -> str:
+    """Say in words how long full-batch descent should be."""
+    return (
+        f"Full batches with both layers trained: T of about n ε/√d = {steps} steps at a learning "
+        "rate η near 1 (at others it is η T that counts) and a moderate width, by the order of "
+        "[KAN-GD] arXiv 2601.22409, whose constant is not known. What was seen beside it: "
+        "simulations/kan_gd."
+    )
 
 
 def plot(rows: Sequence[Advice], path: Path, *, title: str) -> None:

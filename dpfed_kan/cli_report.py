@@ -45,13 +45,16 @@ def _report(options: argparse.Namespace) -> None:
     from dpfed_kan.report import of_directory, save
     from dpfed_kan.run_directory import RunDirectory
     from dpfed_kan.statement.audited import audit_of
+    from dpfed_kan.statement.groups import plain
     from dpfed_kan.statement.to_date import spent_to_date
+    from dpfed_kan.statement.tuned import tuning_of
 
     if options.policy is not None and len(options.site_ledger) != 1:
         raise ValueError("--policy is of one site: give its ledger, and only that, --site-ledger")
     directory = RunDirectory(options.run)
     report = of_directory(directory, fresh=options.fresh)
-    report["statement"]["audit"] = audit_of(directory.path)  # made after the run
+    report["statement"]["audit"] = audit_of(directory.path)  # made after the run, as is the next
+    report["statement"]["tuning"] = plain(tuning_of(directory.path))
     policy = None if options.policy is None else load_policy(options.policy)
     plan = report["statement"]["provenance"]["plan_sha256"]
     report["statement"]["spent"]["to_date"] = [

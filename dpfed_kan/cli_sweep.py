@@ -19,7 +19,8 @@ def add_sweep(verbs: Any) -> None:
         description=(
             "Write sweep.csv and sweep.html into the directory of a multirun: mean ± sd over "
             "seeds by the other swept settings, the privacy-utility frontier, a heat map of two "
-            "swept settings, every run with its status, and the ε of having looked at all runs."
+            "swept settings, every run with its status, and the ε of having looked at all runs, "
+            "which the report of each run states from then on."
         ),
     )
     verb.add_argument("directory", type=Path, help="of the multirun: multirun/DATE/TIME")
@@ -77,10 +78,12 @@ def cost_of(sweep: Any) -> tuple[Any, str]:
 
 def _sweep(options: argparse.Namespace) -> None:
     from dpfed_kan.sweep import read_sweep
+    from dpfed_kan.sweep_cost import leave_cost
     from dpfed_kan.sweep_page import as_csv, as_html
 
     sweep = read_sweep(options.directory)
     cost, problem = cost_of(sweep)
+    leave_cost(sweep, cost)
     page = as_html(sweep, cost=cost, cost_problem=problem)
     console = Console()
     show(sweep, console, cost=cost, problem=problem)

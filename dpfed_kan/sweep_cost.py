@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dpfed_kan.privacy.accounting import composition
 from dpfed_kan.privacy.accounting.sites import records_of_account
 from dpfed_kan.privacy.ledger import describe, read_spent
 from dpfed_kan.privacy.mechanism import Mechanism
+from dpfed_kan.statement.tuned import FILE_NAME
 from dpfed_kan.sweep import Sweep, read_config
 
 
@@ -98,6 +100,32 @@ def composed_cost(sweep: Sweep) -> SweepCost | None:
         largest=max((run.metrics.get("epsilon", 0.0) for run in sweep.runs), default=0.0),
         method=bound.method,
     )
+
+
+def leave_cost(sweep: Sweep, cost: SweepCost | None) -> None:
+    """Leave a sweep's cost beside each run that released anything, for `dpfed-kan report` to state.
+
+    Where the cost could not be found (None), what an earlier summary has left is removed.
+
+    Args:
+        sweep: As read.
+        cost: Its own.
+
+    Raises:
+        ValueError: If a run's directory cannot be written to.
+    """
+    for run in sweep.runs:
+        path = run.path / FILE_NAME
+        try:
+            if cost is None:
+                path.unlink(missing_ok=True)
+            elif (run.path / "ledger.jsonl").is_file():
+                content = asdict(cost)
+                if math.isinf(cost.epsilon):
+                    content["epsilon"] = "infinity"
+                path.write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written: {os.strerror(error.errno or 0)}") from None
 
 
 def _of_plan(experiment: Experiment, plan: Mapping[str, Any], ledger: Path) -> Mechanism:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
@@ -42,7 +43,7 @@ class Announcer(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Print the plan and write it down for the summary."""
         directory = Path(str(config.hydra.sweep.dir)).absolute()
-        jobs = _jobs(list(config.hydra.overrides.task))
+        jobs = _jobs([*_configured(config), *config.hydra.overrides.task])
         sweep: dict[str, Any] = OmegaConf.to_container(config.hydra.sweep)  # type: ignore[assignment]
         numbered = sweep["subdir"] == "${hydra.job.num}"
         named = [{"dir": str(number), "overrides": job} for number, job in enumerate(jobs)]
@@ -118,11 +119,13 @@ def finish(directories: Sequence[Path]) -> None:
 
     from dpfed_kan.cli_sweep import cost_of, show
     from dpfed_kan.sweep import read_sweep
+    from dpfed_kan.sweep_cost import leave_cost
 
     bad = []
     for directory in directories:
         sweep = read_sweep(directory)
         cost, problem = cost_of(sweep)
+        leave_cost(sweep, cost)
         show(sweep, Console(), cost=cost, problem=problem)
         print(f"`dpfed-kan sweep {directory}` writes the table as CSV and HTML", flush=True)
         bad += [run for run in sweep.runs if run.status != "ok"]
@@ -134,10 +137,17 @@ def finish(directories: Sequence[Path]) -> None:
         )
 
 
+def _configured(config: DictConfig) -> list[str]:
+    """Return what an experiment sweeps by itself; the command line goes before it."""
+    params = config.hydra.sweeper.get("params") or {}
+    return [f"{name}={value}" for name, value in params.items()]
+
+
 def _jobs(overrides: list[str]) -> list[list[str]]:
     """Return the overrides of every job, in the order of their numbers."""
     choices: dict[str, list[str]] = {}
-    for override in OverridesParser.create().parse_overrides(overrides):
+    loader = GlobalHydra.instance().config_loader()  # which options glob(...) names
+    for override in OverridesParser.create(loader).parse_overrides(overrides):
         key = override.get_key_element()
         if override.is_discrete_sweep():
             choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]

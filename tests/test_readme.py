@@ -1,5 +1,7 @@
-"""What the README tells a stranger to type, typed."""
+"""What the README tells a stranger to type, typed; what no test types is marked with its time."""
 
+import argparse
+import importlib
 import re
 import shlex
 import subprocess
@@ -58,3 +60,100 @@ def test_a_run_ends_with_a_report(line: str, tmp_path: Path) -> None:
     done = typed(line, *quick, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.rglob("report.json"))
+
+
+PAGES = [
+    ROOT / "README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("simulations/*/*.md")),
+]
+TIME = re.compile(r"\b(second|minute|hour)s?\b")
+PROGRAMS = ("python", "dpfed-kan", "flwr", "flower-", "FLWR_", "KILLS=", "sh ", "bash ")
+
+
+def commands(text: str) -> list[tuple[str, bool]]:
+    """Every command that a page shows, without its comment, and whether its time stands with it.
+
+    The time stands on its line, or on a comment line of its block before it. Blocks are those of
+    sh, and indented lines.
+    """
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, flags=re.S | re.M)
+    indented = "\n".join(
+        line for line in text.splitlines() if line.startswith("    ") and _command(line)
+    )
+    found = []
+    for block in [*blocks, indented]:
+        noted = False
+        for line in re.sub(r"\\\n\s*", "", block).splitlines():
+            if line.startswith("#"):
+                noted = TIME.search(line) is not None
+            elif _command(line):
+                words, _, note = re.sub(r"  +\((.*)\)$", r"  # \1", line).partition("  #")
+                found.append((words.strip(), noted or TIME.search(note) is not None))
+    return found
+
+
+def _command(line: str) -> bool:
+    return line.strip().removeprefix(".venv/bin/").startswith(PROGRAMS)
+
+
+def typed_by_a_test(page: Path, words: str) -> bool:
+    """The README's lines above; its two commands, by .ci/run; what is pasted, by its own test."""
+    text = page.read_text(encoding="utf-8")
+    pasted = re.findall(r"<!-- (?:paste|command \d) -->\n```sh\n(.*?)```", text, flags=re.S)
+    return any(words in block for block in pasted) or (
+        page.name == "README.md" and page.parent == ROOT and words in ANSWERS + RUNS
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_command_that_no_test_types_is_marked_with_its_time(page: Path) -> None:
+    shown = commands(page.read_text(encoding="utf-8"))
+    assert shown
+    unmarked = [words for words, timed in shown if not (timed or typed_by_a_test(page, words))]
+    assert unmarked == []
+
+
+def test_a_command_without_its_time_is_found() -> None:
+    page = "```sh\n.venv/bin/dpfed-kan x\nflwr run \\\n  a  # a minute\n```\n\n"
+    page += "    python -m y  (2 hours)\n    python -m z --out a.json\n"
+    assert commands(page) == [
+        (".venv/bin/dpfed-kan x", False),
+        ("flwr run a", True),
+        ("python -m y", True),
+        ("python -m z --out a.json", False),
+    ]
+
+
+SCRIPTS = sorted(
+    {
+        words
+        for page in PAGES
+        for words, _ in commands(page.read_text(encoding="utf-8"))
+        if words.startswith("python -m simulations.") and "simulations.run" not in words
+    }
+)
+
+
+class Parsed(Exception):
+    """A script has understood its arguments."""
+
+
+@pytest.mark.parametrize("words", SCRIPTS)
+def test_a_script_takes_the_arguments_that_its_page_gives(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_only(parser: argparse.ArgumentParser, *given: object) -> None:
+        parse(parser)
+        raise Parsed
+
+    _, _, name, *arguments = shlex.split(words)
+    if name == "simulations.benchmark":
+        name += ".__main__"
+    script = importlib.import_module(name)
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    with pytest.raises(Parsed):
+        script.main()

@@ -114,8 +114,26 @@ def mechanism(report: Report) -> Markup:
 def tuning(report: Report) -> Markup:
     """Return what the section says."""
     part = report["statement"]["tuning"]
-    said = "Charged" if part["charged"].content else "Not charged"
-    return element("p", element("strong", said, ". "), sentence(part["note"].text))
+    if not part.has("composed"):
+        return element("p", element("strong", "Not charged. "), sentence(part["note"].text))
+    found = part["composed"]
+    return join(
+        element("p", element("strong", "Not charged, but known. "), sentence(part["note"].text)),
+        element(
+            "p",
+            "All runs of the sweep together: ε ≤ ",
+            found["epsilon"].bound(),
+            " at δ = ",
+            found["delta"].number("g"),
+            ", ",
+            found["num_runs"].number(),
+            " runs of ",
+            found["num_rounds"].number(),
+            " rounds in all, whichever is chosen; accountant: ",
+            found["method"].text,
+            ".",
+        ),
+    )
 
 
 def randomness(report: Report) -> Markup:

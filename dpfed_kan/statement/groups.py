@@ -17,6 +17,7 @@ from dpfed_kan.run import Run
 from dpfed_kan.statement import words
 from dpfed_kan.statement.audited import audit_of
 from dpfed_kan.statement.provenance import accountant_versions, provenance
+from dpfed_kan.statement.tuned import tuning_of
 
 _LARGEST_EXPONENT = 700.0
 _SITES_COMPARED = 12
@@ -52,11 +53,7 @@ def statement(run: Run) -> dict[str, Any]:
         "spent": _spent(run, mechanism),
         "mechanism": _mechanism(run, mechanism),
         "accountant": _accountant(run, mechanism),
-        "tuning": {
-            "charged": False,
-            "note": "what is stated is this run alone. If its settings were chosen after "
-            "looking at other runs on the same records, the ε of those runs must be added",
-        },
+        "tuning": tuning_of(run.directory.path),
         "randomness": _randomness(run),
         "audit": audit_of(run.directory.path),
         "provenance": provenance(run.directory, run.plan) | {"limits": list(words.LIMITS)},

@@ -64,7 +64,7 @@ def figure_2(rows: Sequence[Row], to: Path) -> str:
         axis.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(to / "figure_2.png", dpi=130)
-    return _table(found, ("data", "κ", "λ"), values)
+    return table(found, ("data", "κ", "λ"), values)
 
 
 def fixed_epsilon(rows: Sequence[Row], to: Path) -> str:
@@ -96,10 +96,11 @@ def fixed_epsilon(rows: Sequence[Row], to: Path) -> str:
         axes[0][0].legend(fontsize=7)
         figure.tight_layout()
         figure.savefig(to / f"fixed_epsilon_{data}.png", dpi=130)
-    return _table(found, ("data", "ε", "sampling", "rule", "λ"), values)
+    return table(found, ("data", "ε", "sampling", "rule", "λ"), values)
 
 
-def _table(found: Summary, names: Sequence[str], values: Sequence[str]) -> str:
+def table(found: Summary, names: Sequence[str], values: Sequence[str]) -> str:
+    """Return a Markdown table of means ± sd, a row a cell, with the number of seeds."""
     heads = [*names, *(value.replace("_", " ") for value in values), "seeds"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for cell, of in found.items():

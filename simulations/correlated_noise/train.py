@@ -99,7 +99,7 @@ def train(experiment: Experiment, sites: SimulatedSites, mechanism: Mechanism) -
         num_records=sites.num_records,
         batch_size=total_batch_size(mechanism.sampling, list(sites.num_records.values())),
     )
-    fused = _fused(sites, mechanism)
+    fused = fused_under(sites, mechanism)
     states = rounds(
         server,
         experiment.update.start(sites.params.trainable, num_rounds=mechanism.num_rounds),
@@ -125,9 +125,9 @@ def train(experiment: Experiment, sites: SimulatedSites, mechanism: Mechanism) -
         }
 
 
-def _fused(sites: SimulatedSites, mechanism: Mechanism) -> FusedSites:
+def fused_under(sites: SimulatedSites, mechanism: Mechanism) -> FusedSites:
     """Return all sites under a mechanism; what was computed of the records is shared."""
-    base = _base(sites)
+    base = union(sites)
     return replace(
         base,
         sites={
@@ -139,7 +139,8 @@ def _fused(sites: SimulatedSites, mechanism: Mechanism) -> FusedSites:
 
 
 @lru_cache(maxsize=1)
-def _base(sites: SimulatedSites) -> FusedSites:
+def union(sites: SimulatedSites) -> FusedSites:
+    """Return all sites as one; what was computed of the records is kept until other sites come."""
     return sites.fused()
 
 

@@ -5,12 +5,13 @@ python -m simulations.macadam_mnist.table results.jsonl
 
 from __future__ import annotations
 
-import json
+import argparse
 import statistics
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from simulations.cells import read_rows
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -41,6 +42,12 @@ def _cell(values: list[float]) -> str:
     return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f} ({len(values)} seeds)"
 
 
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path, help="JSON lines of `train`")
+    print(table(read_rows(parser.parse_args().files)))
+
+
 if __name__ == "__main__":
-    lines = [line for path in sys.argv[1:] for line in Path(path).read_text().splitlines()]
-    print(table(json.loads(line) for line in lines))
+    main()

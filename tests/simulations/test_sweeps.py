@@ -296,3 +296,22 @@ def test_a_job_that_the_system_kills_leaves_a_summary(tmp_path: Path) -> None:
     assert "the sweep broke off: " in done.stderr
     assert "2 runs: 0 ok, 0 failed, 2 unfinished." in done.stdout
     assert "2 runs did not finish: 0, 1" in done.stderr
+
+
+def test_a_sweep_of_an_experiment_is_planned_as_it_is_run(command: Command) -> None:
+    quick = ["num_rounds=2", "data.source.num_records=300", "sampling.batch_size=10"]
+    done = command(
+        "-m", "+experiment=figure_2_synthetic", "noise.correlation=0.5", "seed=0", *quick
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Sweep of 2 runs" in done.stdout
+    assert "0: noise.noise_multiplier=6.3\n" in done.stdout
+    assert "1: noise.noise_multiplier=11.8\n" in done.stdout
+    assert "2 runs: 2 ok" in done.stdout
+
+
+def test_a_sweep_over_experiments_by_a_pattern_is_planned(command: Command) -> None:
+    done = command("-m", "+experiment=glob(heart_*)", "++data.root=nowhere", "seed=0")
+    assert "Sweep of 2 runs" in done.stdout
+    assert "2 runs: 0 ok, 2 failed" in done.stdout
+    assert done.returncode == 1

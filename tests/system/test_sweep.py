@@ -21,9 +21,10 @@ from dpfed_kan.privacy.ledger import Ledger, read_spent
 from dpfed_kan.report import as_json
 from dpfed_kan.run import run
 from dpfed_kan.run_directory import RunDirectory
+from dpfed_kan.statement.tuned import FILE_NAME, tuning_of
 from dpfed_kan.streams import Streams
 from dpfed_kan.sweep import Group, _undominated, groups, read_sweep
-from dpfed_kan.sweep_cost import composed_cost
+from dpfed_kan.sweep_cost import composed_cost, leave_cost
 from dpfed_kan.sweep_page import as_csv, as_html
 from tests.system.conftest import _experiment
 
@@ -217,3 +218,47 @@ def test_groups_hold_only_finished_runs(swept: Path) -> None:
     (swept / "0" / "report.json").unlink()
     found = groups(read_sweep(swept))
     assert sorted(group.num_runs for group in found) == [1, 2, 2, 2]
+
+
+def test_the_report_of_a_run_states_what_its_sweep_cost(swept: Path) -> None:
+    alone = json.loads((swept / "0" / "report.json").read_text())
+    assert alone["statement"]["tuning"]["composed"] is None
+    main(["sweep", str(swept)])
+    main(["report", str(swept / "0")])
+    report = json.loads((swept / "0" / "report.json").read_text())
+    cost = composed_cost(read_sweep(swept))
+    assert cost is not None
+    stated = report["statement"]["tuning"]
+    assert not stated["charged"]
+    assert stated["composed"]["epsilon"] == cost.epsilon > report["guarantee"]["epsilon"]
+    assert (stated["composed"]["num_runs"], stated["composed"]["num_rounds"]) == (8, 16)
+    page = (swept / "0" / "report.html").read_text(encoding="utf-8")
+    assert "Not charged, but known." in page
+    assert 'data-from="/statement/tuning/composed/epsilon"' in page
+    main(["report", "--fresh", str(swept / "0")])
+    again = json.loads((swept / "0" / "report.json").read_text())
+    assert again["statement"]["tuning"] == stated
+
+
+def test_a_cost_that_is_no_longer_known_is_taken_back(swept: Path) -> None:
+    main(["sweep", str(swept)])
+    assert (swept / "3" / FILE_NAME).is_file()
+    assert not (swept / "8" / FILE_NAME).exists()  # it released nothing
+    leave_cost(read_sweep(swept), None)
+    assert not list(swept.rglob(FILE_NAME))
+
+
+def test_a_cost_that_a_sweep_did_not_write_is_refused(swept: Path) -> None:
+    (swept / "0" / FILE_NAME).write_text('{"epsilon": "many"}')
+    with pytest.raises(SystemExit, match="not what the summary of a sweep writes"):
+        main(["report", str(swept / "0")])
+
+
+def test_the_cost_of_a_run_without_noise_is_infinite(experiment: Make, tmp_path: Path) -> None:
+    released(tmp_path / "0", p12(experiment), rounds=2)
+    bare = experiment(noise={"_target_": "dpfed_kan.privacy.noising.NoNoise"})
+    released(tmp_path / "1", bare, rounds=2)
+    sweep = read_sweep(tmp_path)
+    leave_cost(sweep, composed_cost(sweep))
+    composed = tuning_of(tmp_path / "0")["composed"]
+    assert math.isinf(composed["epsilon"])
