@@ -134,7 +134,7 @@ def _totals(chain: Chain, entries: list[RunEntry]) -> dict[str, Spending]:
     for name in dict.fromkeys(entry.data_set for entry in entries):
         sharing = chain.overlapping(name)
         runs = [
-            Charged(plan=entry.plan, site=entry.site, charge=entry.charge)
+            Charged(plan=entry.plan, site=entry.site, charge=entry.charge, whole=entry.whole)
             for entry in entries
             if entry.data_set in sharing
         ]

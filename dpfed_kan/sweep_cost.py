@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,6 +32,9 @@ class SweepCost:
         num_rounds: Rounds of all of them.
         largest: The largest ε that one of the finished runs reports.
         method: How the runs were composed.
+        protects: Of what: unit and neighboring relation.
+        sharing_noise: Runs that have their declared seed, and so their noise, in common with
+            another: what they would cost with noise of their own is stated, not what they cost.
     """
 
     epsilon: float
@@ -39,18 +43,31 @@ class SweepCost:
     num_rounds: int
     largest: float
     method: str
+    protects: str
+    sharing_noise: int
 
     @property
     def sentence(self) -> str:
-        """What choosing costs, in two sentences."""
+        """What choosing costs, in two or three sentences."""
         together = "∞" if math.isinf(self.epsilon) else f"{self.epsilon:.4g}"
         one = "∞" if math.isinf(self.largest) else f"{self.largest:.4g}"
         one = f" (at most {one} here)" if self.largest > 0 else ""
         return (
-            f"Choosing the best run is not covered by the ε of one run{one}. If "
-            f"all were on the same records, the {self.num_runs} runs that released anything "
-            f"({self.num_rounds} rounds; every seed, failed and unfinished runs too) together cost "
-            f"ε ≤ {together} at δ={self.delta:g}, whichever is chosen; accountant: {self.method}."
+            f"Choosing the best run is not covered by the ε of one run{one}. If all were on the "
+            "same records, and the runs and their rounds were fixed before the first, the "
+            f"{self.num_runs} runs that released anything ({self.num_rounds} rounds; every seed, "
+            f"failed and unfinished runs too) together cost {self.protects} ε ≤ {together} at "
+            f"δ={self.delta:g}, whichever is chosen; accountant: {self.method}." + self._shared
+        )
+
+    @property
+    def _shared(self) -> str:
+        if not self.sharing_noise:
+            return ""
+        return (
+            f" That is with fresh noise in each: {self.sharing_noise} of them share a declared "
+            "seed and so their noise, which cancels between two of them. As simulations they "
+            "protect nobody; without seed= each run has noise of its own."
         )
 
 
@@ -62,13 +79,15 @@ def composed_cost(sweep: Sweep) -> SweepCost | None:
 
     Guarantees:
         An upper bound on ε of the whole sweep, the choice of its best run included, if the
-        sweep was fixed before it began (CASES.md P12).
+        sweep was fixed before it began, none of its runs was stopped because of what it showed,
+        and each had noise of its own (CASES.md P12).
 
     Raises:
         ValueError: If a run's ledger is not of its configuration, or the runs do not compose.
     """
     repetitions: dict[tuple[Mechanism, int], int] = {}
     deltas, sizes = [], []
+    seeds: Counter[int] = Counter()
     for run in sweep.runs:
         ledger = run.path / "ledger.jsonl"
         if not ledger.is_file():
@@ -83,6 +102,8 @@ def composed_cost(sweep: Sweep) -> SweepCost | None:
             met = replace(met, l2_clip_norm=1.0)  # of which ε is independent
         if num_rounds > 0:
             repetitions[met, num_rounds] = repetitions.get((met, num_rounds), 0) + 1
+            if experiment.seed is not None:
+                seeds[experiment.seed] += 1
         deltas.append(experiment.privacy.target_delta)
         sizes.append(records_of_account(mechanism, num_records, smallest))
     if not repetitions:
@@ -99,7 +120,13 @@ def composed_cost(sweep: Sweep) -> SweepCost | None:
         num_rounds=sum(look.num_rounds * look.repetitions for look in looks),
         largest=max((run.metrics.get("epsilon", 0.0) for run in sweep.runs), default=0.0),
         method=bound.method,
+        protects=_protects(looks[0].mechanism),
+        sharing_noise=sum(number for number in seeds.values() if number > 1),
     )
+
+
+def _protects(mechanism: Mechanism) -> str:
+    return f"one {mechanism.privacy_unit} under {mechanism.neighboring_relation} neighbors"
 
 
 def leave_cost(sweep: Sweep, cost: SweepCost | None) -> None:

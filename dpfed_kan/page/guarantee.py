@@ -121,7 +121,9 @@ def tuning(report: Report) -> Markup:
         element("p", element("strong", "Not charged, but known. "), sentence(part["note"].text)),
         element(
             "p",
-            "All runs of the sweep together: ε ≤ ",
+            "All runs of the sweep together, to ",
+            found["protects"].text,
+            ": ε ≤ ",
             found["epsilon"].bound(),
             " at δ = ",
             found["delta"].number("g"),
@@ -133,6 +135,19 @@ def tuning(report: Report) -> Markup:
             found["method"].text,
             ".",
         ),
+        _shared_noise(found),
+    )
+
+
+def _shared_noise(found: Report) -> Markup | str:
+    if found["sharing_noise"].content == 0:
+        return ""
+    return element(
+        "p",
+        "That is with fresh noise in each: ",
+        found["sharing_noise"].number(),
+        " of them share a declared seed and so their noise, which cancels between two of them. As "
+        "simulations they protect nobody.",
     )
 
 

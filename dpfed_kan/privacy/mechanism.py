@@ -12,7 +12,7 @@ from dpfed_kan._validate import check_choice, check_count, check_positive
 from dpfed_kan.privacy.clipping import ClippedSum, Vector
 from dpfed_kan.privacy.joint_sampling import Sampling, at_site
 from dpfed_kan.privacy.noising import Noise, draw_noise, noise_std
-from dpfed_kan.privacy.sampling import PoissonBatch
+from dpfed_kan.privacy.sampling import Cyclic, PoissonBatch
 from dpfed_kan.streams import Streams
 
 NeighboringRelation = Literal["zero_out", "add_remove", "replace_one"]
@@ -94,6 +94,11 @@ class Mechanism:
                 "a rate that depends on a site's size tells whether a record was added or removed: "
                 "use neighboring_relation=zero_out or replace_one, or Poisson with one "
                 "sampling_prob for all"
+            )
+        if isinstance(self.sampling, Cyclic) and self.neighboring_relation == "add_remove":
+            raise ValueError(
+                "a record that is added or removed moves all later ones into other batches of a "
+                "cyclic order: use neighboring_relation=zero_out or replace_one"
             )
 
     @property

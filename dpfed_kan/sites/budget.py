@@ -30,7 +30,10 @@ def comparable(entries: list[RunEntry], policy: Policy) -> list[RunEntry]:
 
 def spent_together(entries: list[RunEntry], policy: Policy, *more: Charged) -> Spending:
     """Return what runs cost together under a policy, and one more that is only thought of."""
-    charged = [Charged(plan=entry.plan, site=entry.site, charge=entry.charge) for entry in entries]
+    charged = [
+        Charged(plan=entry.plan, site=entry.site, charge=entry.charge, whole=entry.whole)
+        for entry in entries
+    ]
     return together(
         [*charged, *more], plans_chosen=policy.plans_chosen, budget_delta=policy.budget_delta
     )
@@ -41,13 +44,17 @@ def admitted(
 ) -> float:
     """Return the δ to set aside for an early stop, where the budget has room for it.
 
+    None is, where plans were fixed in advance: such runs are charged whole.
+
     Raises:
         PlanRefused: If there is no room for the whole run.
     """
     budget = {"epsilon": policy.budget_epsilon, "delta": policy.budget_delta}
-    for stop_delta in (plan.target_delta, 0.0) if whole.num_rounds > 1 else (0.0,):
+    may_stop = whole.num_rounds > 1 and policy.plans_chosen == "adaptively"
+    for stop_delta in (plan.target_delta, 0.0) if may_stop else (0.0,):
         charge = replace(whole, delta=whole.delta + stop_delta)
-        total = spent_together(related, policy, Charged(plan=plan, site=site, charge=charge))
+        asked = Charged(plan=plan, site=site, charge=charge, whole=whole)
+        total = spent_together(related, policy, asked)
         if total.keeps(**budget):
             return stop_delta
     raise _no_room(related, total, policy, asked=whole)

@@ -179,6 +179,12 @@ class Chain:
             )
         return None if last is None else int(last)
 
+    def others_answered_since(self, number: int, *, run: str) -> bool:
+        """Whether any other run has a commit after a row."""
+        sql = "SELECT 1 FROM rows WHERE number > ? AND event = 'commit' AND run <> ? LIMIT 1"
+        with self._told():
+            return bool(self._all(sql, (number, run)))
+
     def last_row(self) -> Row | None:
         """Return the last row."""
         with self._told():

@@ -69,6 +69,9 @@ def append(chain: Chain, event: str, **content: Any) -> None:
 def close_run(chain: Chain, run: str) -> RunEntry:
     """End a run for good and charge what it can have released; this needs no key.
 
+    It is charged whole if another run answered since it was reserved: when it stopped may then
+    depend on that one, too.
+
     Raises:
         LedgerError: If there is no such run, or the ledger cannot be written.
     """
@@ -76,16 +79,20 @@ def close_run(chain: Chain, run: str) -> RunEntry:
         entry = read_run(chain, run)
         if entry.closed is not None:
             return entry
+        began = chain.rows("reserve", run=run)[0].number
+        alone = not chain.others_answered_since(began, run=run)
+        answered = 0 if entry.last_round is None else entry.last_round + 1
         charge = price_stopped(
             entry.plan,
             entry.whole,
             site=entry.site,
-            num_rounds=0 if entry.last_round is None else entry.last_round + 1,
+            num_rounds=answered if alone or answered == 0 else entry.whole.num_rounds,
             stop_delta=entry.stop_delta,
         )
         with chain.writing():
             now = read_run(chain, run)
-            if (now.last_round, now.closed) != (entry.last_round, None):
+            still = alone is not chain.others_answered_since(began, run=run)
+            if (now.last_round, now.closed) != (entry.last_round, None) or not still:
                 continue  # another process has answered or closed meanwhile
             append(
                 chain,

@@ -76,6 +76,11 @@ class Policy:
             check_number(name, value, low=0.0, high=1.0, low_open=True, high_open=not closed)
         check_count("min_records", self.min_records)
         check_choice("privacy_unit", self.privacy_unit, PRIVACY_UNITS)
+        if self.neighboring_relation == "add_remove":
+            raise ValueError(
+                "neighboring_relation=add_remove can be promised by no run, which publishes the "
+                "sites' sizes and divides by them: use zero_out or replace_one"
+            )
         check_choice("neighboring_relation", self.neighboring_relation, NEIGHBORING_RELATIONS)
         check_choice("plans_chosen", self.plans_chosen, ("adaptively", "in_advance"))
         for name in ("metrics_may_leave", "allow_seeded_streams"):

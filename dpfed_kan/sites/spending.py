@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpfed_kan.privacy.accounting.composition import Run, compose
 from dpfed_kan.privacy.accounting.guarantee import NonPrivate
@@ -61,15 +61,22 @@ class Spending:
 
 
 def price(plan: Plan, *, site: str, num_rounds: int, delta: float) -> Charge:
-    """Return what the first rounds of a plan cost at a site: of one mechanism, as a whole."""
-    mechanism = plan.mechanism.at_site(plan.num_records(site))
+    """Return what the first rounds of a plan cost at a site: of one mechanism, as a whole.
+
+    Where a unit may have records at several sites, the rate is that of the smallest site: such a
+    unit is drawn there, too.
+    """
+    here = plan.num_records(site)
+    if plan.mechanism.sites_per_unit > 1:
+        here = min(known.num_records for known in plan.sites)
+    mechanism = plan.mechanism.at_site(here)
     everybody = sum(known.num_records for known in plan.sites)
     joint = isinstance(mechanism.sampling, FixedSize)
     found = account(
         mechanism,
         delta=delta,
         num_rounds=num_rounds,
-        num_records=everybody if joint else plan.num_records(site),
+        num_records=everybody if joint else here,
     )
     method = "no noise" if isinstance(found, NonPrivate) else found.best.method
     return Charge(epsilon=found.epsilon, delta=delta, num_rounds=num_rounds, method=method)
@@ -117,11 +124,13 @@ class Charged:
         plan: Of the run.
         site: This site's name in it.
         charge: Of the whole run while it is open, of what happened once it is closed.
+        whole: Of all its rounds, whatever happened.
     """
 
     plan: Plan
     site: str
     charge: Charge
+    whole: Charge
 
 
 def together(
@@ -129,12 +138,20 @@ def together(
 ) -> Spending:
     """Return what runs on the same records cost together.
 
+    Of plans fixed in advance the lesser of two bounds is taken, so that neither may depend on
+    what was released: a run counts whole there, whenever it stopped.
+
     Args:
         runs: All that touched any of the records; those that cost nothing do not count.
         plans_chosen: What the site's policy says.
         budget_delta: δ at which whole runs are composed, where they may be.
     """
     counted = [run for run in runs if run.charge.num_rounds > 0]
+    if plans_chosen == "in_advance":
+        counted = [
+            replace(run, charge=replace(run.whole, delta=max(run.whole.delta, run.charge.delta)))
+            for run in counted
+        ]
     added = Spending(
         epsilon=math.fsum(run.charge.epsilon for run in counted),
         delta=math.fsum(run.charge.delta for run in counted),
@@ -159,8 +176,9 @@ def _composed(runs: list[Charged], delta: float) -> Spending | None:
         if isinstance(run.plan.mechanism.sampling, FixedSize)
     }
     relations = {run.plan.mechanism.neighboring_relation for run in runs}
+    units = {run.plan.mechanism.privacy_unit for run in runs}
     several = any(run.plan.mechanism.sites_per_unit > 1 for run in runs)
-    if several or len(sizes) > 1 or len(relations) > 1:
+    if several or len(sizes) > 1 or len(relations) > 1 or len(units) > 1:
         return None
     found = compose(
         [

@@ -69,5 +69,8 @@ def _total(related: list[RunEntry], policy: Policy | None) -> Spending:
             + "; ".join(f"one {unit} under {relation}" for unit, relation in sorted(terms))
             + ": give the site's policy, whose unit and relation decide whether they add up"
         )
-    charged = [Charged(plan=entry.plan, site=entry.site, charge=entry.charge) for entry in related]
+    charged = [
+        Charged(plan=entry.plan, site=entry.site, charge=entry.charge, whole=entry.whole)
+        for entry in related
+    ]
     return together(charged, plans_chosen="adaptively", budget_delta=1.0)

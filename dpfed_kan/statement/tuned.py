@@ -30,7 +30,8 @@ def tuning_of(directory: Path) -> dict[str, Any]:
 
     Returns:
         charged (of the run's own ε: never), note and, if a sweep's summary has left it, composed:
-        epsilon and delta of all runs of the sweep, their number, rounds and accountant.
+        epsilon and delta of all runs of the sweep, their number, rounds and accountant, what is
+        protected, and how many share their noise with another (none, where ε is to hold).
 
     Raises:
         ValueError: If the file is not what a sweep's summary writes.
@@ -46,6 +47,8 @@ def tuning_of(directory: Path) -> dict[str, Any]:
             "num_runs": int(found["num_runs"]),
             "num_rounds": int(found["num_rounds"]),
             "method": str(found["method"]),
+            "protects": str(found["protects"]),
+            "sharing_noise": int(found["sharing_noise"]),
         }
     except (KeyError, TypeError, ValueError):
         raise ValueError(

@@ -43,12 +43,15 @@ def test_epsilon_continues_after_a_stop_composed_and_not_summed(tmp_path: Path) 
     for t in range(10):
         first.record(event(t))
     stopped = first.spent(delta=1e-5)
+    assert "for the first " in stopped.sentence  # only true if what was seen did not stop it
+    assert "else only the ε of all holds" in stopped.sentence
     resumed = ledger(path)
     assert resumed.spent(delta=1e-5).epsilon == stopped.epsilon == pytest.approx(1.98, abs=0.01)
     for t in range(10, 20):
         resumed.record(event(t))
     assert resumed.spent(delta=1e-5).epsilon == pytest.approx(2.52, abs=0.01)
     assert resumed.spent(delta=1e-5).epsilon == account(MECHANISM, delta=1e-5).epsilon
+    assert "else only" not in resumed.spent(delta=1e-5).sentence
 
 
 def test_only_rounds_that_happened_are_accounted() -> None:

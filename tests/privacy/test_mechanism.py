@@ -6,7 +6,7 @@ import pytest
 from dpfed_kan.privacy.clipping import ClippedSum
 from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.noising import GaussianNoise, NoNoise
-from dpfed_kan.privacy.sampling import FullBatch, PoissonBatch
+from dpfed_kan.privacy.sampling import Cyclic, FullBatch, PoissonBatch
 from dpfed_kan.streams import Streams
 
 STREAMS = Streams.from_seed(0)
@@ -95,3 +95,15 @@ def test_bad_settings_are_named_with_their_range(changes: dict[str, object], mat
 def test_a_mechanism_that_is_not_calibrated_releases_nothing() -> None:
     with pytest.raises(ValueError, match="target_epsilon"):
         mechanism(noise=GaussianNoise()).privatize(zeros(), round_index=0, streams=STREAMS)
+
+
+def test_a_cyclic_order_does_not_hide_that_a_record_was_removed() -> None:
+    """All later records move into other batches: .93 was said where 5.7 to 768 is true."""
+    with pytest.raises(ValueError, match="moves all later ones into other batches"):
+        Mechanism(
+            sampling=Cyclic(num_batches=2),
+            noise=GaussianNoise(noise_multiplier=4.0),
+            l2_clip_norm=1.0,
+            num_rounds=2,
+            neighboring_relation="add_remove",
+        )

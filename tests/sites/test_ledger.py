@@ -12,12 +12,14 @@ import pytest
 
 from dpfed_kan.privacy.accounting import account
 from dpfed_kan.privacy.noising import NoNoise
-from dpfed_kan.privacy.sampling import FullBatch
+from dpfed_kan.privacy.sampling import FullBatch, PoissonBatch
 from dpfed_kan.sites.data_set import SiteKey
 from dpfed_kan.sites.entries import read_run, read_runs
 from dpfed_kan.sites.heads import LedgerError
 from dpfed_kan.sites.ledger import SiteLedger
+from dpfed_kan.sites.plan import SiteSize
 from dpfed_kan.sites.policy import PlanRefused
+from dpfed_kan.sites.spending import price
 from tests.conftest import ROOT
 from tests.sites.sitekit import DELTA, KEY, N, data_set, open_ledger, plan, policy, reserve
 
@@ -370,3 +372,55 @@ def test_nothing_secret_is_in_the_file(tmp_path: Path) -> None:
     assert KEY.key.hex().encode() not in content
     events = [json.loads(row.content)["event"] for row in ledger.chain.rows()]
     assert events == ["begin", "data_set", "reserve", "commit"]
+
+
+def test_a_run_that_another_answered_beside_is_charged_whole(tmp_path: Path) -> None:
+    """When it stopped may have depended on what the other released: no class of its own."""
+    generous = policy(budget_epsilon=50.0, budget_delta=1e-4)
+    ledger = open_ledger(tmp_path)
+    for run in ("one", "two"):
+        reserve(ledger, run, plan(0.9), under=generous)
+    answer(ledger, "one", 0)
+    answer(ledger, "two", 0)
+    first = ledger.close_run("one")
+    assert first.charge.epsilon == first.whole.epsilon
+    assert first.charge.num_rounds == 8
+    reserve(ledger, "three", plan(0.9), under=generous)
+    answer(ledger, "three", 0)
+    assert ledger.close_run("three").charge.num_rounds == 1
+    assert ledger.close_run("two").charge.num_rounds == 8
+
+
+def test_of_plans_fixed_in_advance_none_is_charged_less_for_stopping(tmp_path: Path) -> None:
+    """The lesser of two bounds is taken: neither may depend on what was released."""
+    fixed = policy(budget_epsilon=50.0, plans_chosen="in_advance")
+    ledger = open_ledger(tmp_path)
+    assert reserve(ledger, "one", plan(0.9), under=fixed).stop_delta == 0
+    answer(ledger, "one", 0)
+    ledger.close_run("one")
+    assert spent(ledger, plans_chosen="in_advance") == pytest.approx(0.9, abs=1e-3)
+    (tmp_path / "other").mkdir()
+    other = open_ledger(tmp_path / "other")
+    reserve(other, "one", plan(0.9), under=policy(budget_epsilon=50.0))
+    answer(other, "one", 0)
+    other.close_run("one")
+    assert spent(other) < 0.6
+    assert spent(other, plans_chosen="in_advance") == pytest.approx(0.9, abs=1e-3)
+
+
+def test_a_patient_at_several_sites_costs_what_the_smallest_site_costs(tmp_path: Path) -> None:
+    base = plan(0.5)
+    planned = replace(
+        base,
+        mechanism=replace(
+            base.mechanism,
+            sampling=PoissonBatch(site_batch_size=10),
+            privacy_unit="patient",
+            sites_per_unit=2,
+        ),
+        sites=(SiteSize(name="a", num_records=4000), SiteSize(name="b", num_records=50)),
+    )
+    prices = [price(planned, site=site, num_rounds=8, delta=DELTA).epsilon for site in "ab"]
+    assert prices[0] == prices[1]
+    alone = replace(planned, mechanism=replace(planned.mechanism, sites_per_unit=1))
+    assert price(alone, site="a", num_rounds=8, delta=DELTA).epsilon < 0.2 * prices[0]

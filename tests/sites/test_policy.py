@@ -50,6 +50,11 @@ def test_a_refusal_names_the_rule_what_is_asked_and_what_is_allowed(
     assert no.value.allowed in str(no.value)
 
 
+def test_a_budget_for_records_that_are_added_or_removed_is_refused() -> None:
+    with pytest.raises(ValueError, match="publishes the sites' sizes and divides by them"):
+        policy(neighboring_relation="add_remove")
+
+
 @pytest.mark.parametrize(
     ("unit", "relation", "wanted", "covered"),
     [

@@ -18,6 +18,9 @@ from dpfed_kan.privacy.accounting import account
 from dpfed_kan.privacy.accounting.composition import Run, compose
 from dpfed_kan.privacy.clipping import ClippedSum
 from dpfed_kan.privacy.ledger import Ledger, read_spent
+from dpfed_kan.privacy.mechanism import Mechanism
+from dpfed_kan.privacy.noising import GaussianNoise
+from dpfed_kan.privacy.sampling import FullBatch
 from dpfed_kan.report import as_json
 from dpfed_kan.run import run
 from dpfed_kan.run_directory import RunDirectory
@@ -67,7 +70,9 @@ def test_choosing_the_best_of_a_sweep_costs_all_its_runs(experiment: Make, tmp_p
     assert cost.epsilon == pytest.approx(4.18, abs=0.01)
     assert (cost.num_runs, cost.num_rounds, cost.delta) == (12, 600, 1e-5)
     assert "not covered by the ε of one run" in cost.sentence
-    assert "ε ≤ 4.176 at δ=1e-05" in cost.sentence
+    assert "one record under zero_out neighbors ε ≤ 4.176 at δ=1e-05" in cost.sentence
+    assert cost.sharing_noise == 12  # all have the fixture's seed
+    assert "12 of them share a declared seed and so their noise" in cost.sentence
     alone = account(setup.mechanism(SITES), delta=1e-5)
     assert alone.epsilon == pytest.approx(1.22, abs=0.005)
 
@@ -93,6 +98,29 @@ def test_failed_and_unfinished_runs_and_every_seed_are_looks(
     assert cost is not None
     assert cost.epsilon == pytest.approx(compose(looks, delta=1e-5).epsilon, rel=1e-3)
     assert cost.num_runs == 3
+    assert cost.sharing_noise == 0
+    assert "share" not in cost.sentence
+
+
+def test_noise_that_two_runs_share_cancels_between_them() -> None:
+    """Why a sweep over λ under one seed has no ε of its own: its releases can be combined."""
+    sums = np.random.default_rng(0).normal(size=(2, 3, 4))
+    seen = np.empty_like(sums)
+    for which, correlation in enumerate((0.0, 0.5)):
+        mechanism = Mechanism(
+            sampling=FullBatch(),
+            noise=GaussianNoise(noise_multiplier=6.3, correlation=correlation),
+            l2_clip_norm=1.0,
+            num_rounds=3,
+        )
+        for t in range(3):
+            total = ClippedSum(value=sums[which, t], l2_sensitivity=1.0)
+            release = mechanism.privatize(total, round_index=t, streams=Streams.from_seed(0))
+            seen[which, t] = release.value
+    without = seen[1, 1] - seen[0, 1] + 0.5 * seen[0, 0]
+    np.testing.assert_allclose(
+        without, sums[1, 1] - sums[0, 1] + 0.5 * sums[0, 0], rtol=0, atol=1e-13
+    )
 
 
 def test_a_run_without_noise_costs_everything(experiment: Make, tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def account(
         epsilon=best.epsilon,
         delta=delta,
         num_rounds=rounds,
+        planned_rounds=mechanism.num_rounds,
         unit=unit,
         neighboring_relation=mechanism.neighboring_relation,
         sampling=mechanism.sampling.describe(),

@@ -64,7 +64,7 @@ def cut_into_blocks(noise: Noise, *, width: int, num_rounds: int, horizon: int) 
     values, for many equal blocks.
     """
     steps = np.floor(np.log(noise.row_scales(horizon)[:num_rounds]) / _WEIGHT_STEP + 1e-9)
-    weights = np.exp(-steps * _WEIGHT_STEP).tolist()
+    weights = (np.exp(-steps * _WEIGHT_STEP) * (1 + 1e-8 * _WEIGHT_STEP)).tolist()
     blocks: dict[tuple[tuple[float, ...], bool], int] = {}
     for start in range(0, num_rounds, width):
         key = (tuple(weights[start : start + width]), start + width >= num_rounds)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -77,12 +77,13 @@ def compose(runs: Sequence[Run], *, delta: float, num_records: int | None = None
         number and mechanisms were fixed in advance; choosing the best run is covered by it.
 
     Args:
-        runs: All under one neighbouring relation, with the record's own inclusion probability.
+        runs: All under one neighbouring relation and of one privacy unit, with the unit's own
+            inclusion probability.
         delta: δ in (0, 1).
         num_records: n; δ must be below 1/n. Fixed-size sampling needs it.
 
     Raises:
-        ValueError: If the relations differ or δ is out of range.
+        ValueError: If the relations or units differ or δ is out of range.
     """
     start = time.perf_counter()
     check_delta(delta, num_records=num_records)
@@ -92,6 +93,12 @@ def compose(runs: Sequence[Run], *, delta: float, num_records: int | None = None
         raise ValueError(
             f"expected one neighbouring relation over all runs, got {sorted(relations)}; account "
             "them all under the same one"
+        )
+    units = {run.mechanism.privacy_unit for run in happened}
+    if len(units) > 1:
+        raise ValueError(
+            f"expected one privacy unit over all runs, got {sorted(units)}: a record is another "
+            "contribution to its patient's, up to twice the clip norm away; account for them apart"
         )
     epsilon, method = _composed(happened, delta, num_records)
     return Bound(
@@ -171,13 +178,7 @@ def _merged(runs: list[Run]) -> list[Run]:
 
 
 def _with_horizon(mechanism: Mechanism, num_rounds: int) -> Mechanism:
-    return Mechanism(
-        sampling=mechanism.sampling,
-        noise=mechanism.noise,
-        l2_clip_norm=1.0,
-        num_rounds=num_rounds,
-        neighboring_relation=mechanism.neighboring_relation,
-    )
+    return replace(mechanism, l2_clip_norm=1.0, num_rounds=num_rounds)
 
 
 def _mu(run: Run) -> float:

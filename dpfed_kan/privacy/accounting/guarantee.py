@@ -36,6 +36,8 @@ class PrivacyGuarantee:
         epsilon: An upper bound, ≥ 0.
         delta: δ.
         num_rounds: Rounds that it covers.
+        planned_rounds: The horizon: with fewer rounds, ε holds if how many was not decided by
+            what was released.
         unit: What is protected.
         neighboring_relation: What may differ between the two data sets.
         sampling: The sampler and its rate.
@@ -51,6 +53,7 @@ class PrivacyGuarantee:
     epsilon: float
     delta: float
     num_rounds: int
+    planned_rounds: int
     unit: str
     neighboring_relation: str
     sampling: str
@@ -68,9 +71,18 @@ class PrivacyGuarantee:
         relation = self.neighboring_relation.replace("_", "-")
         return (
             f"({self.epsilon:.4g}, {self.delta:g})-differential privacy of one {self.unit} under "
-            f"{relation} neighbours, for {self.num_rounds} rounds of {self.sampling} sampling "
+            f"{relation} neighbours, for {self._rounds} of {self.sampling} sampling "
             f"with {self.noise} (κ={self.noise_multiplier:.4g}); "
             f"trusted: {self.trust}; accountant: {self.best.method}"
+        )
+
+    @property
+    def _rounds(self) -> str:
+        if self.num_rounds == self.planned_rounds:
+            return f"{self.num_rounds} rounds"
+        return (
+            f"the first {self.num_rounds} of {self.planned_rounds} planned rounds (if what they "
+            "released did not decide that they are the last: else only the ε of all holds)"
         )
 
 

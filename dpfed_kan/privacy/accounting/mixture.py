@@ -23,7 +23,7 @@ from dpfed_kan.privacy.mechanism import NeighboringRelation
 Direction = Literal["remove", "add", "replace"]
 
 _REACH = 12.0  # beyond 12 standard deviations lies less than 2e-33
-_SHORT_REACH = 7.5  # 3e-14, on the side where rounding up costs no infinite loss
+_SHORT_REACH = 7.5  # on the side where rounding up costs no infinite loss
 _NEWTON_STEPS = 3
 _CHUNK = 400_000
 
@@ -93,8 +93,10 @@ def mixture_deltas(law: NormLaw, epsilons: Vector, *, direction: Direction) -> V
     upper, lower = _tails(law, z, direction)
     # exact at `loss`; what is left of the inversion is covered by |dδ/dε| ≤ P(L > ε)
     deltas = _difference(upper, lower, loss) + np.maximum(loss - epsilons, 0.0) * upper
-    outside = epsilons <= losses[0]  # the whole line: δ = 1 − e^ε
-    deltas = np.where(outside, -np.expm1(np.minimum(epsilons, 0.0)), deltas)
+    outside = epsilons <= losses[0]  # all of the grid: δ ≤ 1 − e^ε (1 − the lower mass before it)
+    before = ndtr(grid[:1]) if direction == "remove" else _mean_ndtr(law, grid[:1], 1.0)
+    whole = np.exp(np.minimum(epsilons, 0.0)) * before - np.expm1(np.minimum(epsilons, 0.0))
+    deltas = np.where(outside, whole, deltas)
     floor = np.maximum(-np.expm1(np.minimum(epsilons, 0.0)), 0.0)
     deltas = np.clip(deltas, floor, 1.0)
     monotone: Vector = np.maximum.accumulate(deltas[::-1])[::-1]
@@ -138,11 +140,16 @@ def mixture_epsilon(law: NormLaw, *, delta: float, direction: Direction) -> floa
 
 
 def _span(law: NormLaw, direction: Direction) -> tuple[float, float]:
-    """Return where the upper mixture lies; what is below is moved up to the least loss."""
-    if direction == "add":
-        return -_SHORT_REACH, _REACH
-    lowest = -_SHORT_REACH if direction == "replace" else -_REACH
-    return lowest, float(law.norms[-1]) + _REACH
+    """Return where the upper mixture lies; what is below is moved up to the least loss.
+
+    For that the lower mixture must lie there, too, or be of no weight e^L beside it: with norms
+    of at most 7.5, e^{L(−7.5)} times its mass below −7.5 is at most 3e-13.
+    """
+    longest = float(law.norms[-1])
+    if direction == "remove":
+        return -_REACH, longest + _REACH
+    low = -_SHORT_REACH if longest <= _SHORT_REACH else -longest - _SHORT_REACH
+    return low, _REACH if direction == "add" else longest + _REACH
 
 
 def _grid(law: NormLaw, direction: Direction) -> Vector:

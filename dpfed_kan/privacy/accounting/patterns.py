@@ -43,10 +43,11 @@ def block_law(
         sampling_prob: r.
         resolution: Relative rounding of the norms, upwards.
     """
+    corner = (1 - correlation) + correlation**2
     diagonal = np.full(len(weights), 1 + correlation**2)
-    diagonal[0] -= correlation
+    diagonal[0] = corner
     if not is_last:
-        diagonal[-1] -= correlation
+        diagonal[-1] = corner if len(weights) > 1 else (1 - correlation) ** 2
     encoded, squares, probs = np.zeros(1), np.zeros(1), np.ones(1)
     pivot = math.inf
     for entry, weight in zip(diagonal, weights, strict=True):
@@ -55,7 +56,8 @@ def block_law(
         encoded = np.concatenate([carried, carried + weight])
         squares = np.concatenate([squares, squares]) + encoded**2 / pivot
         probs = np.concatenate([probs * (1 - sampling_prob), probs * sampling_prob])
-    return rounded_up(np.sqrt(squares) * (1 + 1e-12), probs, resolution=resolution)
+    slack = 1e-12 + 1e-15 * len(weights) / (1 - correlation) ** 2  # roundings of the pivots
+    return rounded_up(np.sqrt(squares) * (1 + slack), probs, resolution=resolution)
 
 
 def has_run_law(noise: Noise, *, num_rounds: int) -> bool:

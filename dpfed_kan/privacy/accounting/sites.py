@@ -50,6 +50,9 @@ def account_run(
 ) -> SitesGuarantee:
     """Return the guarantee of every site of one run; sites that sample alike share the work.
 
+    Where a unit may have records at several sites, each site's figure is that of the site with
+    the fewest: the steps of group privacy go through the unit's other sites, at their rates.
+
     Args:
         mechanism: Of the run.
         num_records: By site, n_k.
@@ -59,8 +62,9 @@ def account_run(
     """
     done: dict[tuple[Mechanism, int | None], PrivacyGuarantee | NonPrivate] = {}
     sites: dict[str, PrivacyGuarantee | NonPrivate] = {}
+    fewest = min(num_records.values(), default=0)
     for site, size in num_records.items():
-        met = mechanism.at_site(size)
+        met = mechanism.at_site(fewest if mechanism.sites_per_unit > 1 else size)
         joint = isinstance(met.sampling, FixedSize)
         size_of_account = records_of_account(met, num_records, site) if joint else None
         key = (met, size_of_account)
@@ -95,10 +99,13 @@ def account_sites(
         quick: Only the bounds that take milliseconds.
 
     Raises:
-        ValueError: If there are no sites or δ is too large for one, which is named.
+        ValueError: If there are no sites, δ is too large for one, which is named, or a unit may
+            have records at several sites: `account_run` knows the rates of the others.
     """
     if not mechanisms:
         raise ValueError("expected at least one site to account for")
+    if any(mechanism.sites_per_unit > 1 for mechanism in mechanisms.values()):
+        raise ValueError("a unit with records at several sites is accounted for by account_run")
     guarantees: dict[str, PrivacyGuarantee | NonPrivate] = {}
     for site, mechanism in mechanisms.items():
         try:

@@ -71,7 +71,8 @@ ORDER = (
 def cases() -> Iterator[tuple[str, str]]:
     for sampler in SAMPLERS:
         for relation in NEIGHBORING_RELATIONS:
-            yield sampler, relation
+            if (sampler, relation) != ("cyclic", "add_remove"):  # refused: there is no account
+                yield sampler, relation
 
 
 every_case = pytest.mark.parametrize(("sampler", "relation"), list(cases()))

@@ -2,7 +2,9 @@
 
 import itertools
 import math
+from typing import Any
 
+import mpmath as mp
 import numpy as np
 import pytest
 
@@ -132,3 +134,57 @@ def test_the_law_of_the_run_is_the_law_of_all_patterns_rounded_up(scaled, correl
         assert law.probs[law.norms > threshold].sum() + law.beyond >= exact - 1e-9
     mean = float(norms @ probs)
     assert mean * (1 - 1e-9) <= float(law.norms @ law.probs) <= 1.03 * mean
+
+
+def exact_delta(law: NormLaw, epsilon: float, direction: str) -> float:
+    """P(L > ε) − e^ε Q(L > ε) by bisection for L(z) = ε, with forty digits."""
+    with mp.workdps(40):
+        p, s = ([mp.mpf(float(x)) for x in part] for part in (law.probs, law.norms))
+        up = [x if direction != "add" else 0 for x in s]
+        down = [x if direction != "remove" else 0 for x in s]
+
+        def loss(z: Any) -> Any:
+            upper = mp.fsum(w * mp.exp(-((z - a) ** 2) / 2) for w, a in zip(p, up, strict=True))
+            lower = mp.fsum(w * mp.exp(-((z + b) ** 2) / 2) for w, b in zip(p, down, strict=True))
+            return mp.log(upper) - mp.log(lower)
+
+        low, high = mp.mpf(-300), mp.mpf(300)
+        if loss(high) < epsilon:
+            return 0.0
+        if loss(low) <= epsilon:
+            for _ in range(150):
+                middle = (low + high) / 2
+                low, high = (middle, high) if loss(middle) < epsilon else (low, middle)
+        upper = mp.fsum(w * mp.ncdf(a - low) for w, a in zip(p, up, strict=True))
+        lower = mp.fsum(w * mp.ncdf(-b - low) for w, b in zip(p, down, strict=True))
+        return float(upper - mp.exp(epsilon) * lower)
+
+
+@pytest.mark.parametrize("direction", ["remove", "add", "replace"])
+@pytest.mark.parametrize(
+    "law",
+    [
+        {0.0: 0.99, 100.0: 0.01},
+        {0.0: 0.5, 15.0: 0.5},
+        {0.0: 0.999, 8.0: 0.001},
+        {0.0: 0.9, 1.0: 0.1},
+        {0.0: 1 - 1e-11, 7.4: 1e-11},
+        {0.3: 1.0},
+    ],
+    ids=str,
+)
+def test_delta_is_never_below_the_exact_one_also_for_long_norms(
+    law: dict[float, float], direction: Any
+) -> None:
+    """With norms above 7.5 it was: 0 for .01 (add, ε = 0), .632 for .816 (replace, ε = −1)."""
+    epsilons = np.array([-30.0, -5.0, -1.0, -0.01, 0.0, 0.01, 0.5, 3.0])
+    made = NormLaw(norms=np.array([*law]), probs=np.array([*law.values()]))
+    found = mixture_deltas(made, epsilons, direction=direction)
+    for epsilon, delta in zip(epsilons, found, strict=True):
+        exact = exact_delta(made, float(epsilon), direction)
+        assert exact - 1e-15 <= delta <= exact + 1e-10
+
+
+def test_epsilon_of_a_rare_and_long_norm_is_not_nothing() -> None:
+    made = NormLaw(norms=np.array([0.0, 100.0]), probs=np.array([0.99, 0.01]))
+    assert mixture_epsilon(made, delta=1e-3, direction="add") == pytest.approx(0.00905, abs=1e-5)

@@ -1,9 +1,11 @@
 """Sites that sample at rates of their own: trials P05 and F05, and the joint samplers' accounts."""
 
+from dataclasses import replace
+
 import pytest
 
 from dpfed_kan.privacy.accounting import account
-from dpfed_kan.privacy.accounting.sites import account_run
+from dpfed_kan.privacy.accounting.sites import account_run, account_sites
 from dpfed_kan.privacy.joint_sampling import FixedSize
 from dpfed_kan.privacy.mechanism import Mechanism
 from dpfed_kan.privacy.noising import GaussianNoise
@@ -57,3 +59,23 @@ def test_equal_sites_are_accounted_once_and_alike():
 def test_a_rate_that_depends_on_the_site_has_no_account_without_one():
     with pytest.raises(ValueError, match="num_records"):
         account(mechanism(PoissonBatch(site_batch_size=10)), delta=1e-5)
+
+
+def test_a_unit_at_several_sites_is_drawn_at_the_others_rates_too():
+    """s · ε_k with a site's own rate said .14 where the patient's records elsewhere cost 20.8."""
+    planned = Mechanism(
+        sampling=PoissonBatch(site_batch_size=50),
+        noise=GaussianNoise(noise_multiplier=3.0),
+        l2_clip_norm=1.0,
+        num_rounds=100,
+        privacy_unit="patient",
+        sites_per_unit=2,
+    )
+    found = account_run(planned, num_records={"big": 10_000, "small": 50}, delta=1e-6)
+    at_small = account(
+        replace(planned.at_site(50), sites_per_unit=1), delta=1e-6, num_records=50
+    ).epsilon
+    assert at_small == pytest.approx(20.78, abs=0.01)
+    assert found.sites["big"].epsilon == found.sites["small"].epsilon > at_small
+    with pytest.raises(ValueError, match="by account_run"):
+        account_sites({"big": planned.at_site(10_000)}, delta=1e-6)
