@@ -172,7 +172,7 @@ def test_a_client_that_is_killed_in_round_3_of_10_over_native_messages(  # F01
 ) -> None:
     output_dir = tmp_path / "out"
     words = ["num_rounds=10", "data.min_records=10", *STUDY]
-    running = start(up, output_dir, *words, ZERO, "runtime.transport=native", "runtime.timeout=30")
+    running = start(up, output_dir, *words, ZERO, "runtime.transport=native", "runtime.timeout=60")
     victim = F01[1]
     try:
         await_that(lambda: num_released(output_dir) == 2, seconds=400)
