@@ -6,9 +6,11 @@ exactly where the ledger says. Equal bits then mean that neither noise nor divis
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -176,10 +178,11 @@ def test_a_client_that_is_killed_in_round_3_of_10_over_native_messages(  # F01
     victim = F01[1]
     try:
         await_that(lambda: num_released(output_dir) == 2, seconds=400)
-        earlier = set(clients(up, victim))
-        fresh: list[int] = []
-        await_that(lambda: fresh.extend(set(clients(up, victim)) - earlier) or fresh, seconds=60)
-        os.kill(fresh[0], signal.SIGKILL)  # of round 3, whose index is 2
+        while num_released(output_dir) == 2:  # round 3; Flower starts another for one that dies
+            for pid in clients(up, victim):  # before it has taken its message
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.5)
         await_that(lambda: (output_dir / "report.json").exists(), seconds=900, every=0.5)
         assert running.wait(60) == 0
     finally:
@@ -188,9 +191,8 @@ def test_a_client_that_is_killed_in_round_3_of_10_over_native_messages(  # F01
     print(missed, report(output_dir)["deployment"])
     assert missed[0] == (2, victim)
     assert {site for _, site in missed} == {victim}
-    assert max(t for t, _ in missed) < 5  # it is back in round 5 or before
+    assert max(t for t, _ in missed) < 4  # it is back in round 5 or before
     said = (tmp_path / "out.log").read_text()
-    assert f"round 2, {victim}: " in said
-    node = (up / "run" / "log" / f"{victim}.log").read_text()
-    print(node[-2000:])
+    (told,) = {line for line in said.splitlines() if line.startswith(f"round 2, {victim}: ")}
+    print(told)
     check(up, output_dir, *words)
