@@ -138,9 +138,9 @@ def test_a_hospital_that_is_stopped_and_one_that_is_killed_contribute_zero_and_c
 ) -> None:
     output_dir = tmp_path / "out"
     words = ["num_rounds=400", *STUDY]
-    running = start(up, output_dir, *words, ZERO, "runtime.timeout=2")
+    running = start(up, output_dir, *words, ZERO, "runtime.timeout=5")
     try:
-        await_that(lambda: num_released(output_dir) >= 20, seconds=120)
+        await_that(lambda: num_released(output_dir) >= 20, seconds=300)
         (stopped,) = clients(up, "hospital-2")
         os.kill(stopped, signal.SIGSTOP)
         await_that(lambda: len(zeros(output_dir)) >= 3, seconds=60)
@@ -162,7 +162,7 @@ def test_a_hospital_that_is_stopped_and_one_that_is_killed_contribute_zero_and_c
     said = (tmp_path / "out.log").read_text()
     for site in ("hospital-2", "hospital-3"):
         for t in missed[site]:
-            assert f"round {t}, {site}: no answer within 2 s" in said
+            assert f"round {t}, {site}: no answer within 5 s" in said
         own = {row[0] for row in answered(up, site, run_name(output_dir))}
         assert set(range(400)) - set(missed[site]) <= own  # each reply that was used is paid for
     check(up, output_dir, *words)
