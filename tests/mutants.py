@@ -771,14 +771,14 @@ MUTANTS = (
     Mutant(
         name="site ledger: streams of an earlier run again",
         path="dpfed_kan/sites/ledger.py",
-        old="if not streams_are_seeded and any(",
+        old="if not asked.streams_are_seeded and any(",
         new="if False and any(",
         tests="tests/sites/test_ledger.py -k streams",
     ),
     Mutant(
         name="site ledger: another plan under the same run",
         path="dpfed_kan/sites/ledger.py",
-        old='"plan": entry.plan.sha256 == plan.sha256,',
+        old='"plan": entry.plan.sha256 == asked.plan.sha256,',
         new='"plan": True,',
         tests="tests/sites/test_ledger.py -k goes_on",
     ),

@@ -6,9 +6,11 @@ exactly where the ledger says. Equal bits then mean that neither noise nor divis
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -136,9 +138,9 @@ def test_a_hospital_that_is_stopped_and_one_that_is_killed_contribute_zero_and_c
 ) -> None:
     output_dir = tmp_path / "out"
     words = ["num_rounds=400", *STUDY]
-    running = start(up, output_dir, *words, ZERO, "runtime.timeout=2")
+    running = start(up, output_dir, *words, ZERO, "runtime.timeout=5")
     try:
-        await_that(lambda: num_released(output_dir) >= 20, seconds=120)
+        await_that(lambda: num_released(output_dir) >= 20, seconds=300)
         (stopped,) = clients(up, "hospital-2")
         os.kill(stopped, signal.SIGSTOP)
         await_that(lambda: len(zeros(output_dir)) >= 3, seconds=60)
@@ -160,7 +162,7 @@ def test_a_hospital_that_is_stopped_and_one_that_is_killed_contribute_zero_and_c
     said = (tmp_path / "out.log").read_text()
     for site in ("hospital-2", "hospital-3"):
         for t in missed[site]:
-            assert f"round {t}, {site}: no answer within 2 s" in said
+            assert f"round {t}, {site}: no answer within 5 s" in said
         own = {row[0] for row in answered(up, site, run_name(output_dir))}
         assert set(range(400)) - set(missed[site]) <= own  # each reply that was used is paid for
     check(up, output_dir, *words)
@@ -172,14 +174,15 @@ def test_a_client_that_is_killed_in_round_3_of_10_over_native_messages(  # F01
 ) -> None:
     output_dir = tmp_path / "out"
     words = ["num_rounds=10", "data.min_records=10", *STUDY]
-    running = start(up, output_dir, *words, ZERO, "runtime.transport=native", "runtime.timeout=30")
+    running = start(up, output_dir, *words, ZERO, "runtime.transport=native", "runtime.timeout=60")
     victim = F01[1]
     try:
         await_that(lambda: num_released(output_dir) == 2, seconds=400)
-        earlier = set(clients(up, victim))
-        fresh: list[int] = []
-        await_that(lambda: fresh.extend(set(clients(up, victim)) - earlier) or fresh, seconds=60)
-        os.kill(fresh[0], signal.SIGKILL)  # of round 3, whose index is 2
+        while num_released(output_dir) == 2:  # round 3; Flower starts another for one that dies
+            for pid in clients(up, victim):  # before it has taken its message
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.5)
         await_that(lambda: (output_dir / "report.json").exists(), seconds=900, every=0.5)
         assert running.wait(60) == 0
     finally:
@@ -188,9 +191,8 @@ def test_a_client_that_is_killed_in_round_3_of_10_over_native_messages(  # F01
     print(missed, report(output_dir)["deployment"])
     assert missed[0] == (2, victim)
     assert {site for _, site in missed} == {victim}
-    assert max(t for t, _ in missed) < 5  # it is back in round 5 or before
+    assert max(t for t, _ in missed) < 4  # it is back in round 5 or before
     said = (tmp_path / "out.log").read_text()
-    assert f"round 2, {victim}: " in said
-    node = (up / "run" / "log" / f"{victim}.log").read_text()
-    print(node[-2000:])
+    (told,) = {line for line in said.splitlines() if line.startswith(f"round 2, {victim}: ")}
+    print(told)
     check(up, output_dir, *words)

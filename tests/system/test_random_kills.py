@@ -1,6 +1,7 @@
 """kill -9 of random processes of a pilot at random moments: every run ends, nothing is spent twice.
 
     KILLS=60 KILLS_SEED=1 python -m pytest -m trial -n 0 -s tests/system/test_random_kills.py
+    KILLS=4 KILLS_TRANSPORT=native python -m pytest ...   # the slow transport: runs of 3 rounds
 
 What is shown is read off the files that the server and the sites have written.
 """
@@ -20,7 +21,7 @@ import yaml
 from dpfed_kan.pilot.trial import write_trial
 from dpfed_kan.sites.chain import Chain
 from dpfed_kan.sites.verifying import verify
-from tests.system.killing import NUM_ROUNDS, Killer, Told, count
+from tests.system.killing import NUM_ROUNDS, TRANSPORT, Killer, Told, count
 from tests.system.pilot_outside import events, pilot, run_name
 from tests.system.test_pilot import final_params, free_ports, report
 
@@ -125,7 +126,7 @@ def test_every_run_ends_and_no_noise_meets_two_sums(
         output_dir = tmp_path / f"run-{len(told)}"
         seeded = len(told) % UNSEEDED_EVERY != UNSEEDED_EVERY - 1
         say(f"{output_dir.name}: {'seeded' if seeded else 'of entropy'}, {killer.left} kills left")
-        words = [*STUDY, *(["seed=11"] if seeded else [])]
+        words = [*STUDY, *(["seed=11"] if seeded else []), f"runtime.transport={TRANSPORT}"]
         told.append(killer.train(output_dir, *words, most=MOST_IN_A_RUN))
         check_ended(trial, output_dir, observer)
         if seeded:  # the same digests: the same noise met the same sums, in the end and on the way

@@ -283,7 +283,7 @@ def test_an_interrupt_in_round_3_of_four_clients_ends_all_of_them(tmp_path: Path
 
 @pytest.mark.slow
 def test_an_interrupt_in_job_2_of_4_starts_no_other_job(tmp_path: Path) -> None:  # O01
-    running = started(tmp_path, *TINY, "-m", "num_rounds=3,1000000,3,3")
+    running = started(tmp_path, "-m", *TINY, "num_rounds=3,1000000,3,3")
     await_files(tmp_path, "multirun/*/*/1/ledger.jsonl", lines=4)
     running.send_signal(signal.SIGINT)
     running.wait(timeout=60)
