@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from absl.logging import get_absl_handler as absl_handler
 
 from dpfed_kan.config import build, drop_interpolated
 from simulations.run import main
@@ -51,6 +52,9 @@ def command(
     handlers, level = list(logging.root.handlers), logging.root.level
 
     def call(*words: str) -> Done:
+        # Hydra closes all handlers, and absl's (imported by dp_accounting) then its stream, unless
+        # that is sys.stderr: where a test has imported it before, it is pytest's own
+        monkeypatch.setattr(absl_handler().python_handler, "stream", sys.stderr)
         monkeypatch.setattr(sys, "argv", ["run.py", *words])
         monkeypatch.setattr(Announcer, "started", [])
         capsys.readouterr()
