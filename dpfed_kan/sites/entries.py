@@ -91,8 +91,8 @@ def close_run(chain: Chain, run: str) -> RunEntry:
         )
         with chain.writing():
             now = read_run(chain, run)
-            still = alone is not chain.others_answered_since(began, run=run)
-            if (now.last_round, now.closed) != (entry.last_round, None) or not still:
+            joined = alone and chain.others_answered_since(began, run=run)
+            if (now.last_round, now.closed) != (entry.last_round, None) or joined:
                 continue  # another process has answered or closed meanwhile
             append(
                 chain,
