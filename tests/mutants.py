@@ -543,7 +543,7 @@ MUTANTS = (
     Mutant(
         name="a local reply can be written to",
         path="dpfed_kan/flower/local_reply.py",
-        old="        self.vector.flags.writeable = False\n",
+        old="        reply.value.flags.writeable = False\n",
         new="",
         tests="tests/flower/test_client_app.py",
     ),

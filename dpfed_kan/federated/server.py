@@ -111,6 +111,7 @@ class Server:
             if problem is not None:
                 raise RoundRefused(f"round {round_index}, {reply.site}: {problem}")
             early[reply.site] = reply
+            del reply  # and its memory is the next one's, once it is added
             while num_added < len(order) and order[num_added] in early:
                 total += early.pop(order[num_added]).value
                 num_added += 1

@@ -16,13 +16,13 @@ from threadpoolctl import threadpool_limits
 from dpfed_kan.federated.failure import type_and_place
 from dpfed_kan.federated.site import Broadcast, Site
 from dpfed_kan.flower._compat import local_answer
+from dpfed_kan.flower.local_reply import LocalReply
 from dpfed_kan.flower.records import (
     Facts,
     WireError,
     decode_broadcast,
     encode_facts,
     encode_reply,
-    local_reply,
 )
 
 SiteBuilder = Callable[[str, int], Site]
@@ -71,7 +71,7 @@ def client_app(
             _limit_threads(num_threads)
         reply = site.work(broadcast)
         if local:
-            return local_answer(message, local_reply(reply))
+            return local_answer(message, LocalReply(reply))
         return Message(encode_reply(reply), reply_to=message)
 
     return app

@@ -104,7 +104,9 @@ class GridExchange:
                 reply = self._reply(message, site=site, round_index=round_index)
                 if site not in answered:
                     answered[site] = weakref.ref(message)
-                    yield reply
+                    handed_on = [reply]
+                    del message, reply  # what was added up is gone when the next site works
+                    yield handed_on.pop()
                     continue
                 first = answered[site]()
                 if first is None:

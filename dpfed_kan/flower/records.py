@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from dpfed_kan.federated.site import Broadcast, Reply
-from dpfed_kan.flower.local_reply import LocalArray, local_record
+from dpfed_kan.flower.local_reply import LocalReply
 from dpfed_kan.privacy.clipping import Vector
 from dpfed_kan.privacy.transform import ClipTransform
 
@@ -49,7 +49,8 @@ def encode_vector(vector: Vector) -> Array:
     Raises:
         WireError: If it is anything else: nothing is converted on the way out.
     """
-    _check(vector)
+    if vector.dtype != np.float64 or vector.ndim != 1:
+        raise WireError(f"expected a float64 vector, got {vector.dtype} of shape {vector.shape}")
     contiguous = np.ascontiguousarray(vector, dtype="<f8")
     return Array(
         _DTYPE, (len(vector),), _STYPE, b"".join((_npy_header(len(vector)), contiguous.data))
@@ -62,8 +63,6 @@ def decode_vector(array: Array) -> Vector:
     Raises:
         WireError: If it is anything but one float64 vector.
     """
-    if isinstance(array, LocalArray):
-        return array.vector
     if array.stype != _STYPE or array.dtype != _DTYPE or len(array.shape) != 1:
         raise WireError(
             f"expected a {_DTYPE} vector, got {array.dtype} of shape {tuple(array.shape)}"
@@ -135,24 +134,14 @@ def encode_reply(reply: Reply) -> RecordDict:
     )
 
 
-def local_reply(reply: Reply) -> RecordDict:
-    """Return a reply as `encode_reply`'s record for a server in this process: nothing is copied.
-
-    Raises:
-        WireError: If its value is anything but a float64 vector.
-    """
-    _check(reply.value)
-    return local_record(
-        {_SUM: LocalArray(reply.value)}, {_ROUND: reply.round_index, _SITE: reply.site}
-    )
-
-
 def decode_reply(content: RecordDict) -> Reply:
     """Return the reply.
 
     Raises:
         WireError: If names or types differ from `encode_reply`'s.
     """
+    if isinstance(content, LocalReply):
+        return content.reply
     (value,) = _only_arrays(content, _SUM)
     config = _config(content)
     round_index, site = config.get(_ROUND), config.get(_SITE)
@@ -183,11 +172,6 @@ def decode_facts(content: RecordDict) -> Facts:
     if not isinstance(site, str) or not _is_index(num_records) or not _is_index(num_params):
         raise WireError("expected an answer with site, num_records and num_params")
     return Facts(site=site, num_records=num_records, num_params=num_params)
-
-
-def _check(vector: Vector) -> None:
-    if vector.dtype != np.float64 or vector.ndim != 1:
-        raise WireError(f"expected a float64 vector, got {vector.dtype} of shape {vector.shape}")
 
 
 def _config(content: RecordDict) -> ConfigRecord:

@@ -261,7 +261,7 @@ def main() -> None:
                         rows.append(fused(dim, options.sites[0], options.rounds, "float32"))
                     case "messages":
                         few = [k for k in options.sites if k <= 64]
-                        of_dim = [by_messages(dim, k, max(20, options.rounds // k)) for k in few]
+                        of_dim = [by_messages(dim, k, max(60, options.rounds // k)) for k in few]
                         add_extra_site(of_dim)
                         rows += of_dim
                     case "workers":
