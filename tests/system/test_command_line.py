@@ -79,7 +79,7 @@ def test_a_sweep_makes_complete_directories(tmp_path: Path) -> None:
         (0.5, 1),
     ]
     for directory in directories:
-        assert {path.name for path in directory.iterdir()} == FILES
+        assert {path.name for path in directory.iterdir()} == FILES | {"sweep_cost.json"}
         assert report(directory)["guarantee"]["noise_source"] == "seeded"
 
 
