@@ -19,6 +19,7 @@ from rich.text import Text
 
 from dpfed_kan.data.records import Records
 from dpfed_kan.experiment import Experiment
+from dpfed_kan.privacy.accounting.guarantee import NonPrivate, PrivacyGuarantee
 from dpfed_kan.privacy.accounting.sites import account_run
 from dpfed_kan.privacy.joint_sampling import expected_shares
 from dpfed_kan.privacy.ledger import describe
@@ -61,27 +62,30 @@ class Planned:
         expected_shares: Site name to q_k, the expected share of n_k that joins a round.
         epsilon: Upper bound on ε_k of the whole horizon at every site: the worst site's.
         privacy_unit: What is counted.
+        sentence: That guarantee in words: δ, unit, relation, sampling, trust and method.
     """
 
     num_records: Mapping[str, int]
     expected_shares: Mapping[str, float]
     epsilon: float
     privacy_unit: PrivacyUnit
+    sentence: str
 
 
 def planned(
     mechanism: Mechanism,
     num_records: Mapping[str, int],
     *,
-    epsilon: float,
+    guarantee: PrivacyGuarantee | NonPrivate,
     privacy_unit: PrivacyUnit,
 ) -> Planned:
     """Return what is planned, from public facts and an account that was made already."""
     return Planned(
         num_records=num_records,
         expected_shares=expected_shares(mechanism.sampling, num_records),
-        epsilon=epsilon,
+        epsilon=guarantee.epsilon,
         privacy_unit=privacy_unit,
+        sentence=guarantee.sentence,
     )
 
 

@@ -201,7 +201,7 @@ def _train(
                 planned(
                     server.mechanism,
                     server.num_records,
-                    epsilon=plan.spent.full.epsilon,
+                    guarantee=plan.spent.full,
                     privacy_unit=experiment.privacy.privacy_unit,
                 )
             )

@@ -26,7 +26,9 @@ class RunProgress:
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(),
-            TextColumn("held-out loss {task.fields[loss]}  ε so far {task.fields[epsilon]}"),
+            TextColumn(
+                "held-out loss {task.fields[loss]}  ε so far, as above {task.fields[epsilon]}"
+            ),
             TimeRemainingColumn(),
             console=console,
         )
@@ -48,6 +50,7 @@ class RunProgress:
     def announce(self, planned: Planned) -> None:
         """Show what is planned, before the first round."""
         self._console.print(as_public_table(planned), highlight=False)
+        self._console.print(f"Planned: {planned.sentence}", highlight=False)
 
     def __call__(self, progress: RoundProgress) -> None:
         """Show one more round."""

@@ -64,7 +64,11 @@ def shown(plan: Planned) -> str:
 def of_sizes(sizes: dict[str, int], epsilon: float = 1.23456) -> Planned:
     shares = {site: 10 / size for site, size in sizes.items()}
     return Planned(
-        num_records=sizes, expected_shares=shares, epsilon=epsilon, privacy_unit="patient"
+        num_records=sizes,
+        expected_shares=shares,
+        epsilon=epsilon,
+        privacy_unit="patient",
+        sentence="",
     )
 
 
@@ -98,6 +102,8 @@ def test_the_planned_epsilon_bounds_every_site(tmp_path: Path) -> None:
     )
     told: list[Planned] = []
     result = run(planned, tmp_path, announce=told.append)
+    for words in ("of one record", "zero-out", "trusted", "accountant"):
+        assert words in told[0].sentence
     (plan,) = told
     assert len(set(plan.expected_shares.values())) == 3
     for site, epsilon in result.epsilon_per_site.items():
