@@ -105,7 +105,7 @@ def audit(
     if experiment.noise.noise_multiplier == 0:
         raise ValueError("noise=none: ε = ∞, and no audit can exceed it; choose noise=independent")
     experiment, note = _auditable(experiment, keep_sampling=keep_sampling)
-    if isinstance(experiment.runtime, Fused) and experiment.runtime.precision != "float64":
+    if isinstance(experiment.runtime, Fused) and experiment.precision != "float64":
         experiment = replace(experiment, runtime=replace(experiment.runtime, precision="float64"))
         note += "; products in float64: what float32 rounds is proved and charged, not audited"
     streams = streams or experiment.streams()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpfed_kan._validate import check_choice, check_count, check_number, check_positive
 from dpfed_kan.data.federation import FederatedData
 from dpfed_kan.federated.deployed import Deployed
-from dpfed_kan.federated.runtimes import Fused, InProcess, Ray, Workers
+from dpfed_kan.federated.runtimes import Fused, InProcess, Precision, Ray, Workers
 from dpfed_kan.kan import TwoLayerKAN
 from dpfed_kan.models.spec import CNN, MLP, UserModule
 from dpfed_kan.privacy.joint_sampling import BallsInBins, FixedSize
@@ -108,7 +108,7 @@ class Experiment:
         check_count("num_rounds", self.num_rounds)
         if self.evaluate_every is not None:
             check_count("evaluate_every", self.evaluate_every)
-        if getattr(self.runtime, "precision", "float64") == "float32":
+        if self.precision == "float32":
             self._check_single_precision()
         calibrated = self.noise.noise_multiplier is None
         if calibrated and self.privacy.target_epsilon is None:
@@ -133,6 +133,11 @@ class Experiment:
                 "update sgd, adam or adam_bc, and privacy.privacy_unit=record; everything else "
                 "needs runtime.precision=float64"
             )
+
+    @property
+    def precision(self) -> Precision:
+        """Of the large products; float64 wherever the runtime offers no other."""
+        return self.runtime.precision if isinstance(self.runtime, Fused) else "float64"
 
     @property
     def evaluation_interval(self) -> int:

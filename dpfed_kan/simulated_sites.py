@@ -118,7 +118,7 @@ class SimulatedSites:
             features=features,
             labels=labels,
             device=self._experiment.runtime.device,
-            precision=getattr(self._experiment.runtime, "precision", "float64"),
+            precision=self._experiment.precision,
         )
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -60,7 +60,7 @@ def _changed(inputs: Tensor) -> Tensor:
 
 
 def _outputs(module: nn.Module, inputs: Tensor, training: bool) -> Tensor:
-    torch.manual_seed(0)  # inside fork_rng: the same dropout in both passes
+    torch.default_generator.manual_seed(0)  # inside fork_rng: the same dropout in both passes
     module.train(training)
     outputs: Tensor = module(inputs)
     return outputs

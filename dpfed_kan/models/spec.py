@@ -170,5 +170,5 @@ def seeded_module(model: TorchModel, input_dim: int, seed: int) -> nn.Module:
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # the CPU's alone, which fork_rng puts back
         return model.build(input_dim).double().eval()

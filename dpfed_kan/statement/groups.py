@@ -131,7 +131,7 @@ def _mechanism(run: Run, mechanism: Mechanism) -> dict[str, Any]:
         "num_params": run.plan.num_params,
         "update_rule": type(run.experiment.update).__name__,
         "clips_in_transform": run.plan.clips_in_transform,
-        "precision": getattr(run.experiment.runtime, "precision", "float64"),
+        "precision": run.experiment.precision,
         "sites_per_unit": mechanism.sites_per_unit,
     }
 
